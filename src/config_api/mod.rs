@@ -1,0 +1,1 @@
+//! Floor 1: the internal API `/internal/mcp/config` over the store.

@@ -1,0 +1,1 @@
+//! Floor 4: the resident process: command lines in, answer lines out.

@@ -1,0 +1,19 @@
+//! `mcp-client`: a resident MCP client for agent hosts.
+//!
+//! Floors, top to bottom: [`cli`], [`daemon`], [`actions`], then [`pool`], [`catalog`] and
+//! [`directory`], then [`mcp`] and [`config_api`], then [`model`]. A file imports only from floors
+//! below its own; see ARCHITECTURE.md.
+
+mod actions;
+mod catalog;
+mod cli;
+mod config_api;
+mod daemon;
+mod directory;
+mod mcp;
+mod model;
+mod pool;
+
+fn main() -> std::process::ExitCode {
+    cli::main()
+}

@@ -1,0 +1,1 @@
+//! Placeholders: `${user.FIELD}`, `${NAME}` in headers, `$${` for a literal `${`.
