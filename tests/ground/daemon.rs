@@ -209,6 +209,24 @@ impl Daemon {
         }
     }
 
+    /// The next answer nobody has asked for yet, whichever it is.
+    #[track_caller]
+    pub fn answer_to_any(&mut self) -> Answer {
+        loop {
+            if let Some(waiting) = self
+                .answers
+                .values_mut()
+                .find(|waiting| !waiting.is_empty())
+            {
+                return waiting.remove(0);
+            }
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => self.sort(line),
+                Err(fault) => panic!("no answer ({fault}); stderr:\n{}", self.stderr()),
+            }
+        }
+    }
+
     /// Awaits the next line that is no answer.
     #[track_caller]
     pub fn event(&mut self) -> Value {
