@@ -246,3 +246,106 @@ async fn read_stderr(
     }
     tail.push(&line);
 }
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::test_kill_process;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+
+    use super::*;
+
+    fn shell(script: &str) -> (Arc<Process>, Pipes) {
+        let path = std::env::var("PATH").expect("a PATH");
+        let program = Program {
+            command: "sh",
+            args: &[Secret::new("-c"), Secret::new(script)],
+            env: &BTreeMap::new(),
+            base_env: &[("PATH".into(), path)],
+        };
+        Process::start(&program, Redactor::default()).expect("a shell")
+    }
+
+    async fn first_line(output: pipe::Receiver) -> String {
+        BufReader::new(output)
+            .lines()
+            .next_line()
+            .await
+            .expect("a line")
+            .expect("a line")
+    }
+
+    async fn grandchild(output: pipe::Receiver) -> Pid {
+        let line = first_line(output).await;
+        Pid::from_raw(line.parse().expect("a pid")).expect("a pid")
+    }
+
+    /// Orphans are reaped by whoever adopts them, a moment after they have been killed.
+    async fn wait_until_gone(pid: Pid) {
+        for _ in 0..1000 {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+            let is_zombie = state.is_ok_and(|stat| stat.contains(") Z "));
+            if is_zombie || test_kill_process(pid).is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("process {pid:?} lives on");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_leaves_at_eof_takes_its_group_with_it() {
+        let (process, pipes) = shell("sleep 1000 & echo $!; read line");
+        let left = grandchild(pipes.output).await;
+        drop(pipes.input);
+        process.end().await;
+        wait_until_gone(left).await;
+    }
+
+    #[tokio::test]
+    async fn when_a_wrapper_is_killed_what_it_wraps_is_ended() {
+        let (process, pipes) = shell("sleep 1000 & echo $!; wait");
+        let left = grandchild(pipes.output).await;
+        let _ = rustix::process::kill_process(process.group, Signal::KILL);
+        assert_eq!(process.exited().await.signal(), Some(9));
+        wait_until_gone(left).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ignores_everything_is_killed() {
+        let (process, pipes) = shell("trap '' TERM; echo ready; while :; do sleep 1000; done");
+        first_line(pipes.output).await;
+        tokio::time::pause();
+        process.end().await;
+        assert_eq!(process.exited().await.signal(), Some(9));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_connect_leaves_no_process() {
+        let (process, pipes) = shell("echo $$; sleep 1000");
+        let child = grandchild(pipes.output).await;
+        drop(process);
+        wait_until_gone(child).await;
+    }
+
+    #[tokio::test]
+    async fn a_child_sees_nothing_of_our_environment() {
+        let (_process, pipes) = shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e _)");
+        assert_eq!(first_line(pipes.output).await, "PATH");
+    }
+
+    #[tokio::test]
+    async fn the_last_words_and_the_status_explain_a_failure() {
+        let (process, _pipes) = shell("echo going down >&2; exit 3");
+        process.exited().await;
+        let tail = process.tail.clone();
+        while tail.text().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let failure = process.explain(Failure::new(
+            crate::model::error::ErrorCode::ServerCrashed,
+            "x",
+        ));
+        assert_eq!(failure.details["exit_status"], 3);
+        assert_eq!(failure.details["stderr"], "going down");
+    }
+}
