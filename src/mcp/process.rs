@@ -2,16 +2,15 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, Interest};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::signal::unix::{Signal as ChildSignals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -80,8 +79,7 @@ impl Process {
         };
         let stderr =
             pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?;
-        let pidfd =
-            AsyncFd::with_interest(pidfd_open(group, PidfdFlags::NONBLOCK)?, Interest::READABLE)?;
+        let exits = signal(SignalKind::child())?;
 
         let tail = Arc::new(StderrTail {
             lines: Mutex::default(),
@@ -91,7 +89,7 @@ impl Process {
         let (exit_sender, exit) = watch::channel(None);
         tokio::spawn(read_stderr(stderr, tail.clone(), alive_sender));
         tokio::spawn(async move {
-            let status = reap(guard, pidfd).await;
+            let status = reap(guard, exits).await;
             exit_sender.send_replace(Some(status));
         });
         Ok((
@@ -190,9 +188,13 @@ impl Drop for Started {
 
 /// Waits for the leader's end, then ends what it left in its group: as long as the leader is not
 /// reaped, the group's number cannot have passed to somebody else.
-async fn reap(mut child: Started, pidfd: AsyncFd<OwnedFd>) -> ExitStatus {
-    let _ = pidfd.readable().await;
-    let _ = kill_process_group(Pid::from_child(&child.0), Signal::KILL);
+async fn reap(mut child: Started, mut exits: ChildSignals) -> ExitStatus {
+    let leader = Pid::from_child(&child.0);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = waitid(WaitId::Pid(leader), look) {
+        exits.recv().await;
+    }
+    let _ = kill_process_group(leader, Signal::KILL);
     child.0.wait().unwrap_or_default()
 }
 
