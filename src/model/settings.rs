@@ -75,6 +75,8 @@ pub struct PoolSettings {
 pub struct StdioSettings {
     /// Names of further variables a child inherits (CA and proxy settings, say).
     pub inherit_env: Vec<String>,
+    /// Not a setting: the small fixed environment of every child, read from our own at start.
+    pub environment: Vec<(String, String)>,
 }
 
 #[derive(Clone, Debug, Default)]
