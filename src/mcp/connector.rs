@@ -140,6 +140,7 @@ impl Connector {
                     args,
                     env,
                     base_env: &self.base_env,
+                    through_shim: true,
                 };
                 self.over_stdio(target, program, era, give_up).await
             }

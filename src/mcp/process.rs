@@ -1,20 +1,21 @@
 //! A stdio server's process: started in a group of its own, watched, and ended with all its group.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rustix::process::{Pid, PidfdFlags, Signal, kill_process_group, pidfd_open};
-use tokio::io::unix::AsyncFd;
-use tokio::io::{AsyncReadExt, Interest};
+use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
+use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
+use tokio::signal::unix::{Signal as ChildSignals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::shim;
 use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::secret::Secret;
@@ -50,22 +51,50 @@ pub(super) struct Program<'a> {
     pub env: &'a BTreeMap<String, Secret>,
     /// The small fixed environment that every child gets.
     pub base_env: &'a [(String, String)],
+    /// Whether our own binary prepares the process first; a test's binary cannot.
+    pub through_shim: bool,
+}
+
+impl Program<'_> {
+    /// # Errors
+    /// `NotFound` when no such program can be executed.
+    fn command(&self) -> io::Result<Command> {
+        let base = self
+            .base_env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let own = self
+            .env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose()));
+        let env: BTreeMap<_, _> = base.chain(own).collect();
+        let path = OsStr::new(env.get("PATH").copied().unwrap_or_default());
+        let file = shim::find(self.command, path).ok_or(io::ErrorKind::NotFound)?;
+        let mut command = match self.through_shim {
+            true => {
+                // Ourselves, even if the file has been replaced since.
+                let mut command = Command::new("/proc/self/exe");
+                command
+                    .arg(shim::SHIM)
+                    .arg(std::process::id().to_string())
+                    .arg(file);
+                command
+            }
+            false => Command::new(file),
+        };
+        command
+            .args(self.args.iter().map(Secret::expose))
+            .env_clear()
+            .envs(env);
+        Ok(command)
+    }
 }
 
 impl Process {
     /// Starts the program. It sees nothing of our environment but what `program` names.
     pub(super) fn start(program: &Program, redactor: Redactor) -> io::Result<(Arc<Self>, Pipes)> {
-        let mut command = Command::new(program.command);
+        let mut command = program.command()?;
         command
-            .args(program.args.iter().map(Secret::expose))
-            .env_clear()
-            .envs(program.base_env.iter().map(|(name, value)| (name, value)))
-            .envs(
-                program
-                    .env
-                    .iter()
-                    .map(|(name, value)| (name, value.expose())),
-            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -80,8 +109,7 @@ impl Process {
         };
         let stderr =
             pipe::Receiver::from_owned_fd(child.stderr.take().ok_or_else(missing)?.into())?;
-        let pidfd =
-            AsyncFd::with_interest(pidfd_open(group, PidfdFlags::NONBLOCK)?, Interest::READABLE)?;
+        let exits = signal(SignalKind::child())?;
 
         let tail = Arc::new(StderrTail {
             lines: Mutex::default(),
@@ -91,7 +119,7 @@ impl Process {
         let (exit_sender, exit) = watch::channel(None);
         tokio::spawn(read_stderr(stderr, tail.clone(), alive_sender));
         tokio::spawn(async move {
-            let status = reap(guard, pidfd).await;
+            let status = reap(guard, exits).await;
             exit_sender.send_replace(Some(status));
         });
         Ok((
@@ -190,9 +218,13 @@ impl Drop for Started {
 
 /// Waits for the leader's end, then ends what it left in its group: as long as the leader is not
 /// reaped, the group's number cannot have passed to somebody else.
-async fn reap(mut child: Started, pidfd: AsyncFd<OwnedFd>) -> ExitStatus {
-    let _ = pidfd.readable().await;
-    let _ = kill_process_group(Pid::from_child(&child.0), Signal::KILL);
+async fn reap(mut child: Started, mut exits: ChildSignals) -> ExitStatus {
+    let leader = Pid::from_child(&child.0);
+    let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    while let Ok(None) = waitid(WaitId::Pid(leader), look) {
+        exits.recv().await;
+    }
+    let _ = kill_process_group(leader, Signal::KILL);
     child.0.wait().unwrap_or_default()
 }
 
@@ -245,4 +277,108 @@ async fn read_stderr(
         }
     }
     tail.push(&line);
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::process::test_kill_process;
+    use tokio::io::{AsyncBufReadExt, BufReader};
+
+    use super::*;
+
+    fn shell(script: &str) -> (Arc<Process>, Pipes) {
+        let path = std::env::var("PATH").expect("a PATH");
+        let program = Program {
+            command: "sh",
+            args: &[Secret::new("-c"), Secret::new(script)],
+            env: &BTreeMap::new(),
+            base_env: &[("PATH".into(), path)],
+            through_shim: false,
+        };
+        Process::start(&program, Redactor::default()).expect("a shell")
+    }
+
+    async fn first_line(output: pipe::Receiver) -> String {
+        BufReader::new(output)
+            .lines()
+            .next_line()
+            .await
+            .expect("a line")
+            .expect("a line")
+    }
+
+    async fn grandchild(output: pipe::Receiver) -> Pid {
+        let line = first_line(output).await;
+        Pid::from_raw(line.parse().expect("a pid")).expect("a pid")
+    }
+
+    /// Orphans are reaped by whoever adopts them, a moment after they have been killed.
+    async fn wait_until_gone(pid: Pid) {
+        for _ in 0..1000 {
+            let state = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_pid()));
+            let is_zombie = state.is_ok_and(|stat| stat.contains(") Z "));
+            if is_zombie || test_kill_process(pid).is_err() {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        panic!("process {pid:?} lives on");
+    }
+
+    #[tokio::test]
+    async fn a_server_that_leaves_at_eof_takes_its_group_with_it() {
+        let (process, pipes) = shell("sleep 1000 & echo $!; read line");
+        let left = grandchild(pipes.output).await;
+        drop(pipes.input);
+        process.end().await;
+        wait_until_gone(left).await;
+    }
+
+    #[tokio::test]
+    async fn when_a_wrapper_is_killed_what_it_wraps_is_ended() {
+        let (process, pipes) = shell("sleep 1000 & echo $!; wait");
+        let left = grandchild(pipes.output).await;
+        let _ = rustix::process::kill_process(process.group, Signal::KILL);
+        assert_eq!(process.exited().await.signal(), Some(9));
+        wait_until_gone(left).await;
+    }
+
+    #[tokio::test]
+    async fn a_server_that_ignores_everything_is_killed() {
+        let (process, pipes) = shell("trap '' TERM; echo ready; while :; do sleep 1000; done");
+        first_line(pipes.output).await;
+        tokio::time::pause();
+        process.end().await;
+        assert_eq!(process.exited().await.signal(), Some(9));
+    }
+
+    #[tokio::test]
+    async fn a_dropped_connect_leaves_no_process() {
+        let (process, pipes) = shell("echo $$; sleep 1000");
+        let child = grandchild(pipes.output).await;
+        drop(process);
+        wait_until_gone(child).await;
+    }
+
+    #[tokio::test]
+    async fn a_child_sees_nothing_of_our_environment() {
+        let (_process, pipes) = shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e _)");
+        assert_eq!(first_line(pipes.output).await, "PATH");
+    }
+
+    #[tokio::test]
+    async fn the_last_words_and_the_status_explain_a_failure() {
+        let (process, _pipes) = shell("echo going down >&2; exit 3");
+        process.exited().await;
+        let tail = process.tail.clone();
+        while tail.text().is_empty() {
+            tokio::task::yield_now().await;
+        }
+        let failure = process.explain(Failure::new(
+            crate::model::error::ErrorCode::ServerCrashed,
+            "x",
+        ));
+        assert_eq!(failure.details["exit_status"], 3);
+        assert_eq!(failure.details["stderr"], "going down");
+    }
 }

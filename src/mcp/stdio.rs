@@ -321,3 +321,126 @@ impl LineReader {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::OwnedFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reader() -> (File, LineReader) {
+        let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = pipe::Receiver::from_owned_fd(ours).expect("a pipe");
+        (File::from(theirs), LineReader::new(pipe))
+    }
+
+    fn outbox() -> (OwnedFd, Outbox) {
+        let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = pipe::Sender::from_owned_fd(theirs).expect("a pipe");
+        let state = State {
+            pipe: Some(Arc::new(pipe)),
+            queue: VecDeque::new(),
+            bytes: 0,
+        };
+        (
+            ours,
+            Outbox {
+                state: Mutex::new(state),
+                wake: Notify::new(),
+            },
+        )
+    }
+
+    async fn all(mut lines: LineReader) -> Vec<Vec<u8>> {
+        let mut read = Vec::new();
+        while let Some(line) = lines.next().await {
+            match line {
+                Line::Whole(line) => read.push(line.to_vec()),
+                Line::TooLong(_) => panic!("no line is that long"),
+            }
+        }
+        read
+    }
+
+    proptest! {
+        #[test]
+        fn the_lines_are_the_same_whatever_the_chunks(
+            lines in prop::collection::vec("[a-z\"{}]{0,40}", 0..20),
+            size in 1_usize..50,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let read = runtime.block_on(async {
+                let (mut pipe, mut reader) = reader();
+                let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+                let mut read = Vec::new();
+                for chunk in text.as_bytes().chunks(size) {
+                    pipe.write_all(chunk).expect("room in the pipe");
+                    while let Some(Some(Line::Whole(line))) =
+                        futures::FutureExt::now_or_never(reader.next())
+                    {
+                        read.push(line.to_vec());
+                    }
+                }
+                drop(pipe);
+                read.extend(all(reader).await);
+                read
+            });
+            prop_assert_eq!(read, lines.iter().map(|line| line.as_bytes().to_vec()).collect::<Vec<_>>());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_last_line_without_its_end_is_a_line() {
+        let (mut pipe, reader) = reader();
+        pipe.write_all(b"one\ntwo").expect("room in the pipe");
+        drop(pipe);
+        assert_eq!(all(reader).await, [b"one", b"two"]);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_names_its_call_and_the_next_is_read() {
+        let (mut pipe, mut reader) = reader();
+        let writer = std::thread::spawn(move || {
+            pipe.write_all(br#"{"result":{"text":""#)?;
+            let part = vec![b'x'; MAX_MESSAGE / 4];
+            (0..5).try_for_each(|_| pipe.write_all(&part))?;
+            pipe.write_all(b"\"},\"jsonrpc\":\"2.0\",\"id\":12}\nnext\n")
+        });
+        assert!(matches!(reader.next().await, Some(Line::TooLong(Some(12)))));
+        assert!(matches!(reader.next().await, Some(Line::Whole(line)) if &line[..] == b"next"));
+        assert!(reader.buffer.capacity() <= 2 * MAX_MESSAGE);
+        writer.join().expect("the writer").expect("all is written");
+    }
+
+    #[tokio::test]
+    async fn a_child_that_does_not_read_holds_up_nobody() {
+        let (_unread, outbox) = outbox();
+        let line = Bytes::from(vec![b'x'; MAX_MESSAGE]);
+        let sent = (0..5)
+            .map(|_| outbox.send(line.clone(), None).is_ok())
+            .collect::<Vec<_>>();
+        assert_eq!(sent, [true, true, true, true, false]);
+    }
+
+    #[tokio::test]
+    async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
+        let (_unread, outbox) = outbox();
+        let slot = || Slot::new("tools/call", None, Bytes::new(), "x".into(), None);
+        let (begun, waiting) = (slot(), slot());
+        let pipe = outbox.lock().pipe.clone().expect("an open pipe");
+        pipe.writable().await.expect("an open pipe");
+        let line = Bytes::from(vec![b'x'; 1024 * 1024]);
+        outbox
+            .send(line.clone(), Some(begun.clone()))
+            .expect("room in the queue");
+        outbox
+            .send(line, Some(waiting.clone()))
+            .expect("room in the queue");
+        assert!(begun.may_be_sent());
+        assert!(!waiting.may_be_sent());
+    }
+}
