@@ -4,8 +4,16 @@ use super::settings::Naming;
 
 /// Case, `-`, `_` and space alike.
 pub fn fold(name: &str) -> String {
-    let _ = name;
-    todo!()
+    name.chars()
+        .map(|letter| {
+            if matches!(letter, '-' | ' ') {
+                '_'
+            } else {
+                letter
+            }
+        })
+        .collect::<String>()
+        .to_lowercase()
 }
 
 /// Names the tools of one snapshot: same definitions, same names, always.
