@@ -51,6 +51,10 @@ pub struct ConfigSettings {
 pub struct StoreSettings {
     /// `None`: `sqlite://{data_dir}/mcp-client.db`.
     pub url: Option<Secret>,
+    /// Not a setting of the file: `$MCP_CLIENT_STORE_KEY`, the keys that encrypt credentials, each 32
+    /// bytes in base64 or hex, separated by commas; the first one writes. `None`: the key file in
+    /// the data directory.
+    pub key: Option<Secret>,
     /// Not a setting of the file: `$MCP_CLIENT_DATA_DIR`, else XDG.
     pub data_dir: PathBuf,
 }
