@@ -333,7 +333,10 @@ fn no_lock_can_be_held_across_an_await() {
     let mut faults = Vec::new();
     for Source { path, code } in product() {
         let imported = followers(&code, "tokio::sync::");
-        if imported.iter().any(|name| ["Mutex", "RwLock"].contains(name)) {
+        if imported
+            .iter()
+            .any(|name| ["Mutex", "RwLock"].contains(name))
+        {
             faults.push(path);
         }
     }
