@@ -264,7 +264,7 @@ where
     }
 
     async fn close(&self, force: bool) {
-        self.pool.take(|_| true).finish(self.grace(force)).await;
+        self.pool.close(self.grace(force)).await;
     }
 }
 
