@@ -117,6 +117,15 @@ where
         }
     }
 
+    /// A failure as it may leave: without secrets, and timed where it is a server's.
+    pub(super) fn outward(&self, failure: Failure, context: &Context) -> Failure {
+        let timed = match failure.details.contains_key("server_name") {
+            true => failure.elapsed(context.deadline.elapsed()),
+            false => failure,
+        };
+        self.redactor.scrub_failure(timed)
+    }
+
     pub(super) fn grace(&self, force: bool) -> Duration {
         if force {
             Duration::ZERO
@@ -253,7 +262,7 @@ where
     async fn perform(&self, action: Action, context: Context) -> Result<Rope, Failure> {
         self.dispatch(action, &context)
             .await
-            .map_err(|failure| self.redactor.scrub_failure(failure))
+            .map_err(|failure| self.outward(failure, &context))
     }
 
     fn census(&self) -> Census {
