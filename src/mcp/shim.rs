@@ -12,10 +12,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use close_fds::CloseFdsBuilder;
-use landlock::{RestrictionStatus, Ruleset, RulesetAttr, RulesetError, Scope};
+use landlock::{
+    AccessFs, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
+    path_beneath_rules,
+};
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
 };
+use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
 /// The first argument that makes our binary a shim; the parent's pid and the server's command line follow.
 pub const SHIM: &str = "__server";
@@ -60,15 +64,29 @@ fn prepare(parent: Pid) -> Result<(), Box<dyn std::error::Error>> {
         },
     )?;
     CloseFdsBuilder::new().cloexecfrom(3);
+    for capability in [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::PERFMON,
+    ] {
+        // Under root these would look past Landlock; without root there is nothing to remove.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
     isolate()?;
     Ok(())
 }
 
 /// A Landlock domain of the process's own; nothing where the kernel has none.
+///
+/// The kernel asks about other processes' memory and environment only for a domain that restricts
+/// files; so this one restricts moving them between directories, and then allows it everywhere.
 fn isolate() -> Result<RestrictionStatus, RulesetError> {
+    let everywhere = path_beneath_rules(["/"], AccessFs::Refer);
     Ruleset::default()
+        .handle_access(AccessFs::Refer)?
         .scope(Scope::Signal)?
         .create()?
+        .add_rules(everywhere)?
         .restrict_self()
 }
 
