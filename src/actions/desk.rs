@@ -184,23 +184,21 @@ where
         party: &Party<'_>,
         target: &Arc<Target>,
     ) -> Result<Arc<Catalog>, Failure> {
-        let at_hand = self.catalogs.get(&target.key);
-        match (self.pool.view(&target.key).session, at_hand) {
-            (None, Some(catalog)) => Ok(catalog),
-            (Some(session), Some(last_good)) => {
-                let until = self.list_deadline(party);
-                let listed = self.catalogs.current(&target.key, &session, until).await;
-                Ok(listed.unwrap_or(last_good))
-            }
+        let until = self.list_deadline(party);
+        let listed = match (
+            self.pool.view(&target.key).session,
+            self.catalogs.get(&target.key),
+        ) {
+            (None, Some(catalog)) => return Ok(catalog),
+            (Some(session), Some(_)) => self.catalogs.current(&target.key, &session, until).await,
             (_, None) => {
                 let ready = self.acquire(party, target).await?;
                 let until = self.list_deadline(party);
-                self.catalogs
-                    .current(&ready.target.key, &ready.session, until)
-                    .await
-                    .map_err(|failure| party.located(failure, Phase::List))
+                let key = &ready.target.key;
+                self.catalogs.current(key, &ready.session, until).await
             }
-        }
+        };
+        listed.map_err(|failure| party.located(failure, Phase::List))
     }
 
     /// The tools of the server, listed now whatever is at hand.

@@ -64,7 +64,9 @@ where
                 target: &target,
                 catalog,
             };
-            let tool = catalog.tool(name).or_else(|| self.injected(&shown, name))?;
+            let tool = catalog
+                .tool(name)
+                .or_else(|| Some(self.injected(&shown, name)?.0))?;
             Some(route(entry, &target, tool))
         };
         let catalog = match self.catalogs.get(&target.key) {
