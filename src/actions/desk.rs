@@ -22,6 +22,9 @@ use crate::model::resolve::{ServerEntry, Target};
 use crate::model::settings::{Naming, Settings};
 use crate::pool::{Lease, Pool, SlotStatus};
 
+/// How often a server's definition or credentials may change while it is connecting.
+const MAX_CHANGES: usize = 3;
+
 /// Every action, over a directory and the connections it leads to.
 pub struct Actions<C: Connect = Connector, D = Directory> {
     directory: D,
@@ -141,25 +144,28 @@ where
     }
 
     /// A ready connection. A new one serves only if its credentials and definition are still in
-    /// force after the handshake; otherwise another is made once, with those that are.
+    /// force after the handshake; otherwise another is made with those that are.
     pub(super) async fn acquire(
         &self,
         party: &Party<'_>,
         target: &Arc<Target>,
     ) -> Result<Ready<C::Session>, Failure> {
-        let was_ready = self.pool.view(&target.key).status == SlotStatus::Connected;
-        let ready = self.lease(party, target.clone()).await?;
-        if was_ready {
-            return Ok(ready);
+        if self.pool.view(&target.key).status == SlotStatus::Connected {
+            return self.lease(party, target.clone()).await;
         }
-        let now = self.target_in_force(party).await?;
-        if now.key == target.key {
-            return Ok(ready);
+        let mut target = self.target_in_force(party).await?;
+        for _ in 0..MAX_CHANGES {
+            let ready = self.lease(party, target).await?;
+            let now = self.target_in_force(party).await?;
+            if now.key == ready.target.key {
+                return Ok(ready);
+            }
+            let outdated = self.pool.take(|key| *key == ready.target.key);
+            drop(ready);
+            tokio::spawn(outdated.finish(self.close_grace));
+            target = now;
         }
-        drop(ready);
-        let outdated = self.pool.take(|key| *key == target.key);
-        tokio::spawn(outdated.finish(self.close_grace));
-        self.lease(party, now).await
+        Err(party.located(unsettled(party), Phase::Start))
     }
 
     async fn lease(
@@ -279,6 +285,14 @@ fn config_too_late() -> Failure {
     let message = "the configuration was not read within the command's deadline; try again, \
                    or give the command more time";
     Failure::new(ErrorCode::ConfigUnavailable, message)
+}
+
+fn unsettled(party: &Party) -> Failure {
+    let message = format!(
+        "the definition or the credentials of `{}` changed each time it was connected; try again",
+        party.name()
+    );
+    Failure::new(ErrorCode::Starting, message)
 }
 
 fn list_too_late(party: &Party) -> Failure {
