@@ -1,5 +1,13 @@
 //! Floor 1: connects a resolved definition and speaks MCP on the connection. The home of rmcp.
 
+mod connector;
+mod http;
+mod process;
+mod session;
+mod stdio;
+mod tap;
+mod wire;
+
 use std::future::Future;
 use std::sync::Arc;
 
@@ -10,9 +18,10 @@ use crate::model::deadline::Deadline;
 use crate::model::error::Failure;
 use crate::model::event::EventSink;
 use crate::model::json::RawJson;
-use crate::model::redact::Redactor;
 use crate::model::resolve::Target;
-use crate::model::settings::Settings;
+
+pub use connector::Connector;
+pub use session::Session;
 
 /// Opens connections. The pool is generic over it, so that its tests need no process.
 pub trait Connect: Send + Sync + 'static {
@@ -75,55 +84,4 @@ pub struct ServerIdentity {
     pub protocol_version: String,
     pub server_info: serde_json::Value,
     pub capabilities: serde_json::Value,
-}
-
-pub struct Connector {}
-
-impl Connector {
-    pub fn new(settings: &Settings, redactor: Redactor) -> Self {
-        let _ = (settings, redactor);
-        Self {}
-    }
-}
-
-impl Connect for Connector {
-    type Session = Session;
-
-    async fn connect(&self, target: Arc<Target>) -> Result<Session, Failure> {
-        let _ = target;
-        todo!()
-    }
-}
-
-pub struct Session {}
-
-impl Session {
-    pub fn identity(&self) -> &ServerIdentity {
-        todo!()
-    }
-
-    /// Calls a tool and returns the `CallToolResult` exactly as the server sent it.
-    /// Dropping the future tells the server that the call is cancelled.
-    pub async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
-        let _ = call;
-        todo!()
-    }
-}
-
-impl Connected for Session {
-    async fn died(&self) -> Failure {
-        todo!()
-    }
-    async fn close(&self) {
-        todo!()
-    }
-    async fn list_tools(&self, _deadline: Instant) -> Result<ListedTools, Failure> {
-        todo!()
-    }
-    fn id(&self) -> u64 {
-        todo!()
-    }
-    fn tools_changed(&self) -> watch::Receiver<u64> {
-        todo!()
-    }
 }

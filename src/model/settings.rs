@@ -158,7 +158,9 @@ settings! {
     /// Servers started as child processes.
     stdio: StdioSettings {
         /// Names of further variables a child inherits (CA and proxy settings, say).
-        inherit_env: Vec<String> = list(""),
+        inherit_env: Vec<String> = list("");
+        /// Not a setting: what every child inherits of our own environment.
+        environment: Vec<(String, String)>
     }
     /// Logs on stderr.
     log: LogSettings {

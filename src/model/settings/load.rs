@@ -43,6 +43,27 @@ const FIELD_NAMES: &[(&str, &str)] = &[
     ("config.internal_token", "INTERNAL_TOKEN"),
 ];
 
+/// What a server started as a child inherits: enough to run, and nothing that could be a secret.
+const CHILD_VARIABLES: &[&str] = &[
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "SHELL",
+    "LANG",
+    "LANGUAGE",
+    "LC_ALL",
+    "LC_COLLATE",
+    "LC_CTYPE",
+    "LC_MESSAGES",
+    "LC_MONETARY",
+    "LC_NUMERIC",
+    "LC_TIME",
+    "TZ",
+    "TMPDIR",
+    "TERM",
+];
+
 impl Settings {
     /// Reads all sources.
     ///
@@ -58,6 +79,7 @@ impl Settings {
         loading.environment();
         loading.flags(&sources.flags);
         loading.data_dir(sources.data_dir);
+        loading.child_environment();
         if loading.faults.is_empty() {
             Ok(loading.settings)
         } else {
@@ -180,6 +202,19 @@ impl Loading<'_> {
                 )),
             }
         }
+    }
+
+    fn child_environment(&mut self) {
+        let further = self.settings.stdio.inherit_env.clone();
+        let names = CHILD_VARIABLES
+            .iter()
+            .map(|name| (*name).to_owned())
+            .chain(further);
+        let held = names.filter_map(|name| {
+            let value = self.lookup.variable(&name)?.into_string().ok()?;
+            Some((name, value))
+        });
+        self.settings.stdio.environment = held.collect();
     }
 
     fn data_dir(&mut self, flag: Option<PathBuf>) {

@@ -108,7 +108,26 @@ fn the_documented_file_shows_every_setting_and_its_default() {
     let read = loaded(&[], file);
     let mut defaults = Settings::default();
     defaults.store.data_dir = "/home/ann/.local/share/mcp-client".into();
+    defaults.stdio.environment = vec![("HOME".into(), "/home/ann".into())];
     assert_eq!(format!("{read:?}"), format!("{defaults:?}"));
+}
+
+#[test]
+fn a_child_inherits_a_few_variables_and_those_that_are_named() {
+    let variables = [
+        ("PATH", "/bin"),
+        ("LC_CTYPE", "C.UTF-8"),
+        ("DB_PASSWORD", "hidden"),
+        ("INTERNAL_TOKEN", "hidden"),
+        ("HTTPS_PROXY", "http://proxy"),
+        ("MCP_CLIENT_STDIO_INHERIT_ENV", "HTTPS_PROXY,SSL_CERT_FILE"),
+    ];
+    let inherited = loaded(&variables, "").stdio.environment;
+    let names = inherited
+        .iter()
+        .map(|(name, _)| name.as_str())
+        .collect::<Vec<_>>();
+    assert_eq!(names, ["PATH", "HOME", "LC_CTYPE", "HTTPS_PROXY"]);
 }
 
 #[test]

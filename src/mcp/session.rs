@@ -1,0 +1,507 @@
+//! One negotiated connection and the calls on it.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use rmcp::model::{
+    CancelledNotification, CancelledNotificationParam, ClientRequest, CustomRequest, RequestId,
+};
+use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError};
+use rmcp::{RoleClient, Service};
+use serde::Deserialize;
+use serde_json::Value;
+use serde_json::value::RawValue;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use tokio_util::sync::CancellationToken;
+
+use super::process::Process;
+use super::stdio::Outbox;
+use super::tap::{RawCall, Slot, Tap};
+use super::wire::{Answer, MAX_MESSAGE};
+use super::{Connected, ListedTools, ServerIdentity, ToolCall};
+use crate::model::deadline::Deadline;
+use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
+use crate::model::event::EventSink;
+use crate::model::json::RawJson;
+
+/// Bounds of one `tools/list` walk.
+const MAX_PAGES: usize = 100;
+const MAX_TOOLS: usize = 5_000;
+const METHOD_NOT_FOUND: i64 = -32601;
+/// How long a call waits to learn why its connection is gone, or how its process ended.
+const POST_MORTEM: Duration = Duration::from_millis(200);
+
+/// What carries the session, and must be ended with it.
+#[derive(Clone)]
+pub(super) enum Link {
+    Stdio {
+        process: Arc<Process>,
+        outbox: Arc<Outbox>,
+    },
+    Http,
+}
+
+/// A live MCP session; many calls run on it at once.
+pub struct Session {
+    id: u64,
+    server_name: Arc<str>,
+    peer: Peer<RoleClient>,
+    tap: Arc<Tap>,
+    identity: ServerIdentity,
+    /// Set once, when the connection has died or was closed.
+    death: watch::Receiver<Option<Failure>>,
+    /// Turns true when nothing of the connection is left.
+    gone: watch::Receiver<bool>,
+    stop: CancellationToken,
+    closing: Arc<AtomicBool>,
+}
+
+impl Session {
+    pub(super) fn start<S: Service<RoleClient>>(
+        server_name: Arc<str>,
+        running: RunningService<RoleClient, S>,
+        tap: Arc<Tap>,
+        identity: ServerIdentity,
+        link: Link,
+        stop: CancellationToken,
+    ) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        let peer = running.peer().clone();
+        let (death_sender, death) = watch::channel(None);
+        let (gone_sender, gone) = watch::channel(false);
+        let closing = Arc::new(AtomicBool::new(false));
+        let (name, was_closed) = (server_name.clone(), closing.clone());
+        tokio::spawn(async move {
+            let _ = running.waiting().await;
+            let failure = post_mortem(&name, &link, was_closed.load(Ordering::Acquire)).await;
+            death_sender.send_replace(Some(failure));
+            if let Link::Stdio { process, .. } = &link {
+                process.end().await;
+            }
+            gone_sender.send_replace(true);
+        });
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self {
+            id,
+            server_name,
+            peer,
+            tap,
+            identity,
+            death,
+            gone,
+            stop,
+            closing,
+        }
+    }
+
+    pub fn identity(&self) -> &ServerIdentity {
+        &self.identity
+    }
+
+    /// How many lines of the server were no message: banners, answers nobody waited for.
+    pub fn noise(&self) -> u64 {
+        self.tap.noise()
+    }
+
+    /// Calls a tool and returns the `CallToolResult` exactly as the server sent it.
+    /// Dropping the future tells the server that the call is cancelled.
+    ///
+    /// # Errors
+    /// `server_error`, `protocol_error`, `result_too_large`, `call_timeout`, `server_crashed`,
+    /// `session_lost`, `authorization_required`, `cancelled`; details say the outcome where the
+    /// tool may or may not have run.
+    pub async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
+        let mut params = Vec::with_capacity(call.arguments.bytes().len() + call.name.len() + 32);
+        params.extend_from_slice(b"\"name\":");
+        params.extend_from_slice(Value::from(&*call.name).to_string().as_bytes());
+        params.extend_from_slice(b",\"arguments\":");
+        params.extend_from_slice(call.arguments.bytes());
+        let slot = self.slot("tools/call", Some(call.name), params, call.events);
+        let result = self.request(slot, call.deadline, Phase::Call).await?;
+        self.complete(result, call.deadline)
+    }
+
+    /// A modern server may ask back instead of answering; nobody is there to reply.
+    fn complete(&self, result: RawJson, deadline: Deadline) -> Result<RawJson, Failure> {
+        #[derive(Deserialize)]
+        struct Kind<'a> {
+            #[serde(borrow, rename = "resultType")]
+            result_type: Option<&'a str>,
+        }
+        if !self.is_modern() {
+            return Ok(result);
+        }
+        match result.read::<Kind>().ok().and_then(|kind| kind.result_type) {
+            None | Some("complete") => Ok(result),
+            Some(other) => {
+                let name = &self.server_name;
+                let text = format!(
+                    "server \"{name}\" answered with a result of type \"{other}\", which this client cannot continue"
+                );
+                let code = match other {
+                    "input_required" | "task" => ErrorCode::Unsupported,
+                    _ => ErrorCode::ProtocolError,
+                };
+                let failure = Failure::new(code, text).outcome(Outcome::Unknown);
+                Err(self.placed(failure, deadline, Phase::Call))
+            }
+        }
+    }
+
+    fn is_modern(&self) -> bool {
+        self.identity.protocol_version.as_str() >= "2026-07-28"
+    }
+
+    fn slot(
+        &self,
+        method: &'static str,
+        name: Option<Arc<str>>,
+        params: Vec<u8>,
+        events: Option<EventSink>,
+    ) -> Arc<Slot> {
+        Slot::new(
+            method,
+            name,
+            params.into(),
+            self.server_name.clone(),
+            events,
+        )
+    }
+
+    /// One raw request: its answer, or why there is none.
+    async fn request(
+        &self,
+        slot: Arc<Slot>,
+        deadline: Deadline,
+        phase: Phase,
+    ) -> Result<RawJson, Failure> {
+        let answered = self.answered(&slot, deadline).await;
+        let result = match (slot.answer(), answered) {
+            (Some(answer), _) => self.settled(answer),
+            (None, Ok(())) => Err(Failure::new(ErrorCode::Internal, "the answer was lost")),
+            (None, Err(reason)) => Err(self.unanswered(reason, &slot).await),
+        };
+        result.map_err(|failure| self.placed(failure, deadline, phase))
+    }
+
+    fn placed(&self, failure: Failure, deadline: Deadline, phase: Phase) -> Failure {
+        failure
+            .server(&self.server_name)
+            .phase(phase)
+            .elapsed(deadline.elapsed())
+    }
+
+    async fn answered(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<(), NoAnswer> {
+        let mut request = CustomRequest::new(slot.method, None);
+        request.extensions.insert(RawCall(slot.clone()));
+        let request = ClientRequest::CustomRequest(request);
+        let send = self
+            .peer
+            .send_request_with_option(request, PeerRequestOptions::no_options());
+        let handle = match tokio::time::timeout_at(deadline.at, send).await {
+            Ok(handle) => handle.map_err(NoAnswer::Service)?,
+            Err(_) => return Err(NoAnswer::Timeout),
+        };
+        let mut call = OpenCall {
+            handle,
+            tap: &self.tap,
+            open: true,
+        };
+        let mut at = deadline.at;
+        loop {
+            tokio::select! {
+                biased;
+                answer = &mut call.handle.rx => {
+                    call.open = false;
+                    return match answer {
+                        Ok(Ok(_)) => Ok(()),
+                        Ok(Err(error)) => Err(NoAnswer::Service(error)),
+                        Err(_) => Err(NoAnswer::Service(ServiceError::TransportClosed)),
+                    };
+                }
+                () = sleep_until(at) => match extended(deadline, slot.last_progress()) {
+                    Some(later) if later > at => at = later,
+                    _ => return Err(NoAnswer::Timeout),
+                },
+            }
+        }
+    }
+
+    fn settled(&self, answer: &Answer) -> Result<RawJson, Failure> {
+        let name = &self.server_name;
+        match answer {
+            Answer::Result(raw) => Ok(raw.clone()),
+            Answer::Error(raw) => Err(server_error(name, raw)),
+            Answer::Broken(reason) => {
+                let text =
+                    format!("server \"{name}\" sent an answer that cannot be used: {reason}");
+                Err(Failure::new(ErrorCode::ProtocolError, text).outcome(Outcome::Unknown))
+            }
+            Answer::TooLarge => {
+                let text =
+                    format!("the answer of server \"{name}\" is longer than {MAX_MESSAGE} bytes");
+                let failure =
+                    Failure::new(ErrorCode::ResultTooLarge, text).with("limit", MAX_MESSAGE);
+                Err(failure.outcome(Outcome::Unknown))
+            }
+            Answer::Failed(failure) => {
+                let mut failure = failure.clone();
+                failure.message = format!("server \"{name}\": {}", failure.message);
+                Err(failure)
+            }
+        }
+    }
+
+    async fn unanswered(&self, reason: NoAnswer, slot: &Slot) -> Failure {
+        let name = &self.server_name;
+        let failure = match reason {
+            NoAnswer::Timeout => {
+                let text =
+                    format!("server \"{name}\" did not answer in time; it has been told to stop");
+                Failure::new(ErrorCode::CallTimeout, text)
+            }
+            NoAnswer::Service(ServiceError::TransportClosed) if self.peer.is_transport_closed() => {
+                self.died_soon().await
+            }
+            NoAnswer::Service(ServiceError::TransportClosed | ServiceError::McpError(_)) => {
+                let text = format!("server \"{name}\" ended the response before it had answered");
+                Failure::new(ErrorCode::SessionLost, text)
+            }
+            NoAnswer::Service(error) => {
+                let text =
+                    format!("the request could not be delivered to server \"{name}\": {error}");
+                Failure::new(ErrorCode::SessionLost, text)
+            }
+        };
+        let outcome = if slot.may_be_sent() {
+            Outcome::Unknown
+        } else {
+            Outcome::NotSent
+        };
+        let failure = failure.outcome(outcome);
+        match outcome {
+            Outcome::Unknown if slot.method == "tools/call" => Failure {
+                message: format!("{}. The tool may or may not have run", failure.message),
+                ..failure
+            },
+            _ => failure,
+        }
+    }
+
+    async fn died_soon(&self) -> Failure {
+        timeout(POST_MORTEM, self.died()).await.unwrap_or_else(|_| {
+            let text = format!("the connection to server \"{}\" was lost", self.server_name);
+            Failure::new(ErrorCode::SessionLost, text)
+        })
+    }
+
+    async fn page(&self, cursor: Option<&str>, deadline: Deadline) -> Result<RawJson, Failure> {
+        let params = match cursor {
+            Some(cursor) => format!("\"cursor\":{}", Value::from(cursor)).into_bytes(),
+            None => Vec::new(),
+        };
+        self.request(
+            self.slot("tools/list", None, params, None),
+            deadline,
+            Phase::List,
+        )
+        .await
+    }
+
+    /// A server without tools may say so by not knowing the method.
+    fn has_no_tools(&self, failure: &Failure) -> bool {
+        failure.details.get("code").and_then(Value::as_i64) == Some(METHOD_NOT_FOUND)
+            && self.identity.capabilities.get("tools").is_none()
+    }
+}
+
+impl Connected for Session {
+    fn id(&self) -> u64 {
+        self.id
+    }
+
+    async fn died(&self) -> Failure {
+        let mut death = self.death.clone();
+        let found = death
+            .wait_for(Option::is_some)
+            .await
+            .ok()
+            .and_then(|found| found.clone());
+        found.unwrap_or_else(|| Failure::new(ErrorCode::SessionLost, "the connection is gone"))
+    }
+
+    async fn close(&self) {
+        self.closing.store(true, Ordering::Release);
+        self.stop.cancel();
+        let _ = self.gone.clone().wait_for(|gone| *gone).await;
+    }
+
+    async fn list_tools(&self, deadline: Instant) -> Result<ListedTools, Failure> {
+        let deadline = Deadline {
+            started: Instant::now(),
+            at: deadline,
+            extension: None,
+        };
+        let mut listed = ListedTools::default();
+        let mut cursors: Vec<String> = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page = match self
+                .page(cursors.last().map(String::as_str), deadline)
+                .await
+            {
+                Err(failure) if cursors.is_empty() && self.has_no_tools(&failure) => break,
+                page => page?,
+            };
+            let next = take_page(&page, &mut listed).map_err(|reason| {
+                let name = &self.server_name;
+                let text =
+                    format!("server \"{name}\" sent a tool list that cannot be read: {reason}");
+                self.placed(
+                    Failure::new(ErrorCode::ProtocolError, text),
+                    deadline,
+                    Phase::List,
+                )
+            })?;
+            match next {
+                None => return Ok(listed),
+                Some(_) if listed.tools.len() >= MAX_TOOLS => {
+                    listed
+                        .warnings
+                        .push(format!("only the first {MAX_TOOLS} tools were read"));
+                    return Ok(listed);
+                }
+                Some(cursor) if cursors.contains(&cursor) => {
+                    listed
+                        .warnings
+                        .push("the server repeats a cursor; the list ends there".into());
+                    return Ok(listed);
+                }
+                Some(cursor) => cursors.push(cursor),
+            }
+        }
+        if cursors.len() == MAX_PAGES {
+            listed
+                .warnings
+                .push(format!("only the first {MAX_PAGES} pages were read"));
+        }
+        Ok(listed)
+    }
+
+    fn tools_changed(&self) -> watch::Receiver<u64> {
+        self.tap.tools_changed()
+    }
+}
+
+enum NoAnswer {
+    Timeout,
+    Service(ServiceError),
+}
+
+/// A request the server may still be working on: dropped open, it is cancelled.
+struct OpenCall<'a> {
+    handle: RequestHandle<RoleClient>,
+    tap: &'a Tap,
+    open: bool,
+}
+
+impl Drop for OpenCall<'_> {
+    fn drop(&mut self) {
+        if self.open {
+            self.tap.forget(&self.handle.id);
+            cancel(&self.handle.peer, self.handle.id.clone());
+        }
+    }
+}
+
+/// Tells the server, as far as that is possible without waiting.
+fn cancel(peer: &Peer<RoleClient>, id: RequestId) {
+    let mut params = CancelledNotificationParam::new(Some(id), None);
+    params.reason = Some("the caller no longer waits".into());
+    let notification = CancelledNotification::new(params);
+    // The first poll puts it into the queue; nobody waits for the outcome.
+    let _ = peer.send_notification(notification.into()).now_or_never();
+}
+
+/// Where progress has moved the deadline to.
+fn extended(deadline: Deadline, last_progress: Option<Instant>) -> Option<Instant> {
+    let extension = deadline.extension?;
+    Some((last_progress? + extension.by).min(extension.until))
+}
+
+fn server_error(name: &str, raw: &RawJson) -> Failure {
+    let error: Value = raw.read().unwrap_or(Value::Null);
+    let said = error
+        .get("message")
+        .and_then(Value::as_str)
+        .or(error.as_str());
+    let said = said.unwrap_or("an error without a message");
+    let mut failure = Failure::new(
+        ErrorCode::ServerError,
+        format!("server \"{name}\" answered with an error: {said}"),
+    );
+    for member in ["code", "message", "data"] {
+        if let Some(value) = error.get(member) {
+            failure = failure.with(member, value.clone());
+        }
+    }
+    failure
+}
+
+/// Reads one `tools/list` result; returns the next cursor. A cursor that is no string ends the list.
+fn take_page(page: &RawJson, listed: &mut ListedTools) -> Result<Option<String>, String> {
+    #[derive(Deserialize)]
+    struct Page<'a> {
+        #[serde(borrow)]
+        tools: Vec<&'a RawValue>,
+        #[serde(rename = "nextCursor")]
+        next_cursor: Option<Value>,
+    }
+    let read: Page = page.read().map_err(|error| error.to_string())?;
+    let tools = read
+        .tools
+        .into_iter()
+        .map(|tool| RawJson::part_of(page.bytes(), tool));
+    listed.tools.extend(tools);
+    match read.next_cursor {
+        None => Ok(None),
+        Some(Value::String(cursor)) => Ok(Some(cursor)),
+        Some(_) => {
+            listed
+                .warnings
+                .push("the server sent a cursor that is no string; the list ends there".into());
+            Ok(None)
+        }
+    }
+}
+
+/// Says why a connection ended, as soon as its process can tell.
+async fn post_mortem(name: &str, link: &Link, was_closed: bool) -> Failure {
+    if let Link::Stdio { outbox, .. } = link {
+        outbox.close();
+    }
+    if was_closed {
+        let text =
+            format!("the connection to server \"{name}\" was closed while the call was running");
+        return Failure::new(ErrorCode::Cancelled, text);
+    }
+    let Link::Stdio { process, .. } = link else {
+        return Failure::new(
+            ErrorCode::SessionLost,
+            format!("the session with server \"{name}\" was lost"),
+        );
+    };
+    let failure = match timeout(POST_MORTEM / 2, process.exited()).await {
+        Ok(status) => Failure::new(
+            ErrorCode::ServerCrashed,
+            format!("server \"{name}\" ended: {status}"),
+        ),
+        Err(_) => Failure::new(
+            ErrorCode::SessionLost,
+            format!("server \"{name}\" closed its output"),
+        ),
+    };
+    process.explain(failure)
+}

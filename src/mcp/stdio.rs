@@ -1,0 +1,446 @@
+//! The stdio transport: one JSON-RPC message a line, over the pipes of a child.
+//!
+//! Unlike rmcp's own it never waits for the child to read: a message that the pipe does not take at
+//! once is queued, so that a stuck server cannot hold up timeouts, cancellation or closing.
+
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bytes::{Buf, Bytes, BytesMut};
+use rmcp::RoleClient;
+use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::transport::Transport;
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, watch};
+
+use super::process::Pipes;
+use super::tap::{RawCall, Slot, Tap};
+use super::wire::{Answer, IdScan, MAX_MESSAGE};
+
+/// Bytes that may wait for a child that does not read.
+const MAX_BACKLOG: usize = 4 * MAX_MESSAGE;
+
+pub(super) struct StdioTransport {
+    tap: Arc<Tap>,
+    outbox: Arc<Outbox>,
+    lines: LineReader,
+    ready: VecDeque<ServerJsonRpcMessage>,
+    pretty: Option<BytesMut>,
+    alive: watch::Sender<bool>,
+}
+
+impl StdioTransport {
+    pub(super) fn new(pipes: Pipes, tap: Arc<Tap>) -> Self {
+        let outbox = Arc::new(Outbox {
+            state: Mutex::new(State {
+                pipe: Some(Arc::new(pipes.input)),
+                queue: VecDeque::new(),
+                bytes: 0,
+            }),
+            wake: Notify::new(),
+        });
+        tokio::spawn(empty(outbox.clone()));
+        Self {
+            tap,
+            outbox,
+            lines: LineReader::new(pipes.output),
+            ready: VecDeque::new(),
+            pretty: None,
+            alive: watch::Sender::new(false),
+        }
+    }
+
+    /// Closes the child's input when asked to, from outside rmcp's loop.
+    pub(super) fn outbox(&self) -> Arc<Outbox> {
+        self.outbox.clone()
+    }
+
+    /// Turns true with the first byte on the child's stdout.
+    pub(super) fn alive(&self) -> watch::Receiver<bool> {
+        self.alive.subscribe()
+    }
+
+    fn take_line(&mut self, line: Bytes) {
+        let line = match (self.pretty.take(), line.trim_ascii()) {
+            // A message printed over several lines: rare, against the rules, and easy to put together.
+            (None, b"{") => {
+                self.pretty = Some(BytesMut::from(&line[..]));
+                return;
+            }
+            (Some(mut text), part) if text.len() + part.len() < MAX_MESSAGE => {
+                text.extend_from_slice(&line);
+                if line.trim_ascii_end() != b"}" {
+                    self.pretty = Some(text);
+                    return;
+                }
+                text.freeze()
+            }
+            _ => line,
+        };
+        if !line.trim_ascii().is_empty() {
+            self.tap.incoming(&line, None, &mut self.ready);
+        }
+    }
+}
+
+impl Transport<RoleClient> for StdioTransport {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let slot = match &message {
+            JsonRpcMessage::Request(request) => request
+                .request
+                .extensions()
+                .get::<RawCall>()
+                .map(|call| call.0.clone()),
+            _ => None,
+        };
+        let sent = self
+            .tap
+            .outgoing(&message)
+            .map_err(io::Error::from)
+            .and_then(|line| {
+                let mut line = Vec::from(line);
+                line.push(b'\n');
+                self.outbox.send(line.into(), slot)
+            });
+        std::future::ready(sent)
+    }
+
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        loop {
+            if let Some(message) = self.ready.pop_front() {
+                return Some(message);
+            }
+            match self.lines.next().await {
+                Some(Line::Whole(line)) => self.take_line(line),
+                Some(Line::TooLong(id)) => {
+                    self.ready
+                        .extend(self.tap.settle_some(id, Answer::TooLarge));
+                }
+                None => return None,
+            }
+            self.alive
+                .send_if_modified(|alive| !std::mem::replace(alive, true));
+        }
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.outbox.close();
+        Ok(())
+    }
+}
+
+/// What is on its way to the child's stdin.
+pub(super) struct Outbox {
+    state: Mutex<State>,
+    wake: Notify,
+}
+
+struct State {
+    /// `None` once closed.
+    pipe: Option<Arc<pipe::Sender>>,
+    queue: VecDeque<(Bytes, Option<Arc<Slot>>)>,
+    bytes: usize,
+}
+
+impl Outbox {
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what the pipe takes now and queues the rest.
+    fn send(&self, line: Bytes, slot: Option<Arc<Slot>>) -> io::Result<()> {
+        let mut state = self.lock();
+        if state.pipe.is_none() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if state.bytes + line.len() > MAX_BACKLOG {
+            return Err(io::Error::other("the server does not read its input"));
+        }
+        state.bytes += line.len();
+        state.queue.push_back((line, slot));
+        if state.queue.len() == 1 && !state.write()? {
+            self.wake.notify_one();
+        }
+        Ok(())
+    }
+
+    /// Closes the child's stdin; what is still queued is dropped.
+    pub(super) fn close(&self) {
+        let mut state = self.lock();
+        state.pipe = None;
+        state.queue.clear();
+        self.wake.notify_one();
+    }
+}
+
+impl State {
+    /// Writes until the queue is empty (true) or the pipe is full (false).
+    fn write(&mut self) -> io::Result<bool> {
+        let Some(pipe) = self.pipe.clone() else {
+            return Ok(true);
+        };
+        while let Some((line, slot)) = self.queue.front_mut() {
+            match pipe.try_write(line) {
+                Ok(length) => {
+                    if let Some(slot) = slot {
+                        slot.mark_sent();
+                    }
+                    self.bytes -= length;
+                    line.advance(length);
+                    if line.is_empty() {
+                        self.queue.pop_front();
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) => {
+                    self.queue.clear();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(true)
+    }
+}
+
+/// Writes the queue whenever the pipe takes more, until the outbox is closed.
+async fn empty(outbox: Arc<Outbox>) {
+    loop {
+        outbox.wake.notified().await;
+        loop {
+            let pipe = outbox.lock().pipe.clone();
+            let Some(pipe) = pipe else { return };
+            if pipe.writable().await.is_err() {
+                return;
+            }
+            match outbox.lock().write() {
+                Ok(false) => {}
+                Ok(true) | Err(_) => break,
+            }
+        }
+    }
+}
+
+enum Line {
+    Whole(Bytes),
+    /// Longer than [`MAX_MESSAGE`]: discarded, but for the id of the call it would have answered.
+    TooLong(Option<u64>),
+}
+
+/// Splits the child's stdout into lines. Cancel-safe: all state is in the struct.
+struct LineReader {
+    pipe: pipe::Receiver,
+    buffer: BytesMut,
+    /// How much of the buffer is known to hold no line break.
+    searched: usize,
+    discarding: Option<IdScan>,
+    ended: bool,
+}
+
+impl LineReader {
+    const CHUNK: usize = 64 * 1024;
+
+    fn new(pipe: pipe::Receiver) -> Self {
+        Self {
+            pipe,
+            buffer: BytesMut::new(),
+            searched: 0,
+            discarding: None,
+            ended: false,
+        }
+    }
+
+    /// The next line without its line break; `None` when the child has closed its stdout.
+    async fn next(&mut self) -> Option<Line> {
+        loop {
+            if let Some(line) = self.split() {
+                return Some(line);
+            }
+            if self.ended {
+                return None;
+            }
+            self.read().await;
+        }
+    }
+
+    fn split(&mut self) -> Option<Line> {
+        if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+            let mut line = self.buffer.split_to(self.searched + at + 1);
+            self.searched = 0;
+            line.truncate(line.len() - 1);
+            return Some(self.finish(line));
+        }
+        self.searched = self.buffer.len();
+        if self.buffer.len() > MAX_MESSAGE || (self.discarding.is_some() && !self.buffer.is_empty())
+        {
+            let part = self.buffer.split();
+            self.discarding.get_or_insert_default().feed(&part);
+            self.searched = 0;
+        }
+        if self.ended && (self.discarding.is_some() || !self.buffer.is_empty()) {
+            let line = self.buffer.split();
+            self.searched = 0;
+            return Some(self.finish(line));
+        }
+        None
+    }
+
+    fn finish(&mut self, line: BytesMut) -> Line {
+        match self.discarding.take() {
+            Some(mut scan) => {
+                scan.feed(&line);
+                Line::TooLong(scan.found())
+            }
+            None if line.len() > MAX_MESSAGE => {
+                let mut scan = IdScan::default();
+                scan.feed(&line);
+                Line::TooLong(scan.found())
+            }
+            None => Line::Whole(line.freeze()),
+        }
+    }
+
+    async fn read(&mut self) {
+        if self.pipe.readable().await.is_err() {
+            self.ended = true;
+            return;
+        }
+        // Doubling while a long line grows keeps the copying linear.
+        self.buffer.reserve(Self::CHUNK.max(self.buffer.len()));
+        match self.pipe.try_read_buf(&mut self.buffer) {
+            Ok(0) => self.ended = true,
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(_) => self.ended = true,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::File;
+    use std::io::Write as _;
+    use std::os::fd::OwnedFd;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn reader() -> (File, LineReader) {
+        let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = pipe::Receiver::from_owned_fd(ours).expect("a pipe");
+        (File::from(theirs), LineReader::new(pipe))
+    }
+
+    fn outbox() -> (OwnedFd, Outbox) {
+        let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let pipe = pipe::Sender::from_owned_fd(theirs).expect("a pipe");
+        let state = State {
+            pipe: Some(Arc::new(pipe)),
+            queue: VecDeque::new(),
+            bytes: 0,
+        };
+        (
+            ours,
+            Outbox {
+                state: Mutex::new(state),
+                wake: Notify::new(),
+            },
+        )
+    }
+
+    async fn all(mut lines: LineReader) -> Vec<Vec<u8>> {
+        let mut read = Vec::new();
+        while let Some(line) = lines.next().await {
+            match line {
+                Line::Whole(line) => read.push(line.to_vec()),
+                Line::TooLong(_) => panic!("no line is that long"),
+            }
+        }
+        read
+    }
+
+    proptest! {
+        #[test]
+        fn the_lines_are_the_same_whatever_the_chunks(
+            lines in prop::collection::vec("[a-z\"{}]{0,40}", 0..20),
+            size in 1_usize..50,
+        ) {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+            let read = runtime.block_on(async {
+                let (mut pipe, mut reader) = reader();
+                let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
+                let mut read = Vec::new();
+                for chunk in text.as_bytes().chunks(size) {
+                    pipe.write_all(chunk).expect("room in the pipe");
+                    while let Some(Some(Line::Whole(line))) =
+                        futures::FutureExt::now_or_never(reader.next())
+                    {
+                        read.push(line.to_vec());
+                    }
+                }
+                drop(pipe);
+                read.extend(all(reader).await);
+                read
+            });
+            prop_assert_eq!(read, lines.iter().map(|line| line.as_bytes().to_vec()).collect::<Vec<_>>());
+        }
+    }
+
+    #[tokio::test]
+    async fn a_last_line_without_its_end_is_a_line() {
+        let (mut pipe, reader) = reader();
+        pipe.write_all(b"one\ntwo").expect("room in the pipe");
+        drop(pipe);
+        assert_eq!(all(reader).await, [b"one", b"two"]);
+    }
+
+    #[tokio::test]
+    async fn a_line_that_is_too_long_names_its_call_and_the_next_is_read() {
+        let (mut pipe, mut reader) = reader();
+        let writer = std::thread::spawn(move || {
+            pipe.write_all(br#"{"result":{"text":""#)?;
+            let part = vec![b'x'; MAX_MESSAGE / 4];
+            (0..5).try_for_each(|_| pipe.write_all(&part))?;
+            pipe.write_all(b"\"},\"jsonrpc\":\"2.0\",\"id\":12}\nnext\n")
+        });
+        assert!(matches!(reader.next().await, Some(Line::TooLong(Some(12)))));
+        assert!(matches!(reader.next().await, Some(Line::Whole(line)) if &line[..] == b"next"));
+        assert!(reader.buffer.capacity() <= 2 * MAX_MESSAGE);
+        writer.join().expect("the writer").expect("all is written");
+    }
+
+    #[tokio::test]
+    async fn a_child_that_does_not_read_holds_up_nobody() {
+        let (_unread, outbox) = outbox();
+        let line = Bytes::from(vec![b'x'; MAX_MESSAGE]);
+        let sent = (0..5)
+            .map(|_| outbox.send(line.clone(), None).is_ok())
+            .collect::<Vec<_>>();
+        assert_eq!(sent, [true, true, true, true, false]);
+    }
+
+    #[tokio::test]
+    async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
+        let (_unread, outbox) = outbox();
+        let slot = || Slot::new("tools/call", None, Bytes::new(), "x".into(), None);
+        let (begun, waiting) = (slot(), slot());
+        let pipe = outbox.lock().pipe.clone().expect("an open pipe");
+        pipe.writable().await.expect("an open pipe");
+        let line = Bytes::from(vec![b'x'; 1024 * 1024]);
+        outbox
+            .send(line.clone(), Some(begun.clone()))
+            .expect("room in the queue");
+        outbox
+            .send(line, Some(waiting.clone()))
+            .expect("room in the queue");
+        assert!(begun.may_be_sent());
+        assert!(!waiting.may_be_sent());
+    }
+}
