@@ -1,46 +1,223 @@
 //! Floor 3: the use cases. They know nothing of stdin, HTTP or SQL.
 
+mod answer;
+mod call;
+mod connections;
+mod desk;
+mod listing;
+mod members;
+mod params;
+mod route;
+mod seams;
+mod servers;
+mod tools;
+mod view;
+
+#[cfg(test)]
+mod fakes;
+#[cfg(test)]
+mod tests;
+
 use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::model::caller::Caller;
-use crate::model::deadline::Deadline;
-use crate::model::error::Failure;
+use crate::model::deadline::{Deadline, Extension};
+use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::EventSink;
 use crate::model::json::{RawJson, Rope};
 use crate::model::settings::Settings;
+use params::{Params, invalid};
+
+pub use desk::Actions;
 
 /// A command's action, its params read and checked.
-#[derive(Debug)]
+#[derive(Debug, PartialEq)]
 pub enum Action {
-    ListTools,
-    CallTool,
+    ListTools { servers: Servers, refresh: bool },
+    CallTool(CallTool),
     ListServers,
-    ConnectServer,
-    DisconnectServer,
-    RefreshTools,
+    ConnectServer { server_name: String },
+    DisconnectServer { server_name: String, force: bool },
+    RefreshTools { server_name: Option<String> },
     Init,
-    Shutdown,
+    Shutdown { force: bool },
+}
+
+/// Which servers a `list_tools` asks.
+#[derive(Debug, PartialEq)]
+pub enum Servers {
+    All,
+    /// Its failure is the command's.
+    One(String),
+    /// Their failures stand in `errors`.
+    Some(Vec<String>),
+}
+
+/// The params of `call_tool`.
+#[derive(Debug, PartialEq)]
+pub struct CallTool {
+    pub tool: ToolRef,
+    /// A JSON object, passed on untouched.
+    pub arguments: RawJson,
+    /// Whether the host wants `progress` events.
+    pub progress: bool,
+    pub form: ResultForm,
+}
+
+/// How a command names a tool.
+#[derive(Debug, PartialEq)]
+pub enum ToolRef {
+    /// By its server and its original (else injected) name.
+    Of { server: String, tool: String },
+    /// By its injected name, in either naming form.
+    Injected(String),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ResultForm {
+    /// The text joined, and the blocks beside it.
+    Joined,
+    /// The server's result object untouched.
+    Mcp,
 }
 
 impl Action {
     /// # Errors
-    /// `unknown_action`, `invalid_params`.
+    /// `unknown_action`; `invalid_params`, naming the member and what is expected.
     pub fn parse(name: &str, params: Option<&RawJson>) -> Result<Self, Failure> {
-        let _ = (name, params);
-        todo!()
+        let params = Params::read(params)?;
+        Ok(match name {
+            "list_tools" => Self::ListTools {
+                servers: Servers::read(&params)?,
+                refresh: params.flag("refresh")?,
+            },
+            "call_tool" => Self::CallTool(CallTool::read(&params)?),
+            "list_servers" => Self::ListServers,
+            "connect_server" => Self::ConnectServer {
+                server_name: params.required_text("server_name")?,
+            },
+            "disconnect_server" => Self::DisconnectServer {
+                server_name: params.required_text("server_name")?,
+                force: params.flag("force")?,
+            },
+            "refresh_tools" => Self::RefreshTools {
+                server_name: params.text("server_name")?,
+            },
+            "init" => Self::Init,
+            "shutdown" => Self::Shutdown {
+                force: params.flag("force")?,
+            },
+            other => return Err(unknown(other)),
+        })
     }
 
     /// Whether later commands of the same user wait until its change is in force.
     pub fn is_changing(&self) -> bool {
-        todo!()
+        match self {
+            Self::ListTools { .. } | Self::CallTool(_) | Self::ListServers => false,
+            Self::ConnectServer { .. }
+            | Self::DisconnectServer { .. }
+            | Self::RefreshTools { .. }
+            | Self::Init
+            | Self::Shutdown { .. } => true,
+        }
     }
 
     /// The deadline of this action where the host gave none, counted from now.
     pub fn deadline(&self, settings: &Settings, timeout: Option<Duration>) -> Deadline {
-        let _ = (settings, timeout);
-        todo!()
+        if let Some(timeout) = timeout {
+            return Deadline::after(timeout);
+        }
+        let pool = &settings.pool;
+        match self {
+            Self::CallTool(_) => Deadline {
+                extension: Some(Extension {
+                    by: pool.call_timeout,
+                    until: Instant::now() + pool.call_hard_cap,
+                }),
+                ..Deadline::after(pool.call_timeout)
+            },
+            Self::ListTools { .. } | Self::ListServers => Deadline::after(pool.list_timeout),
+            Self::ConnectServer { .. } | Self::RefreshTools { .. } | Self::Init => {
+                Deadline::after(pool.start_timeout + pool.list_timeout)
+            }
+            Self::DisconnectServer { .. } | Self::Shutdown { .. } => {
+                Deadline::after(pool.close_grace + pool.list_timeout)
+            }
+        }
+    }
+}
+
+fn unknown(name: &str) -> Failure {
+    let message = format!("there is no action `{name}`; see `actions` in the details");
+    Failure::new(ErrorCode::UnknownAction, message).with("actions", ACTIONS.to_vec())
+}
+
+const ACTIONS: [&str; 8] = [
+    "list_tools",
+    "call_tool",
+    "list_servers",
+    "connect_server",
+    "disconnect_server",
+    "refresh_tools",
+    "init",
+    "shutdown",
+];
+
+impl Servers {
+    fn read(params: &Params) -> Result<Self, Failure> {
+        Ok(
+            match (params.text("server_name")?, params.texts("server_names")?) {
+                (Some(name), None) => Self::One(name),
+                (None, None) => Self::All,
+                (one, Some(mut names)) => {
+                    names.extend(one);
+                    Self::Some(names)
+                }
+            },
+        )
+    }
+}
+
+impl CallTool {
+    fn read(params: &Params) -> Result<Self, Failure> {
+        Ok(Self {
+            tool: ToolRef::read(params)?,
+            arguments: params.object("arguments")?,
+            progress: params.flag("progress")?,
+            form: match params.text("result")?.as_deref() {
+                None => ResultForm::Joined,
+                Some("mcp") => ResultForm::Mcp,
+                Some(other) => {
+                    let message = format!("`result` must be \"mcp\" or left out, not \"{other}\"");
+                    return Err(invalid(message));
+                }
+            },
+        })
+    }
+}
+
+impl ToolRef {
+    fn read(params: &Params) -> Result<Self, Failure> {
+        let tool = params.text("tool_name")?;
+        let name = params.text("name")?;
+        match (params.text("server_name")?, tool, name) {
+            (Some(server), Some(tool), _) | (Some(server), None, Some(tool)) => {
+                Ok(Self::Of { server, tool })
+            }
+            (None, None, Some(name)) => Ok(Self::Injected(name)),
+            (Some(_), None, None) => Err(invalid(
+                "`tool_name` is missing: a string is expected".to_owned(),
+            )),
+            (None, _, _) => Err(invalid(
+                "`server_name` is missing: give `server_name` and `tool_name`, or `name` alone"
+                    .to_owned(),
+            )),
+        }
     }
 }
 
@@ -73,4 +250,86 @@ pub trait Perform: Send + Sync + 'static {
 pub struct Census {
     pub connections: usize,
     pub catalogs: usize,
+}
+
+#[cfg(test)]
+mod parse_tests {
+    use super::*;
+
+    fn parse(name: &str, params: &'static str) -> Result<Action, Failure> {
+        let params = RawJson::parse(params.into()).unwrap();
+        Action::parse(name, Some(&params))
+    }
+
+    #[test]
+    fn every_named_action_is_parsed() {
+        for name in ACTIONS {
+            let params = r#"{"serverName":"books","toolName":"find"}"#;
+            assert!(parse(name, params).is_ok(), "{name}");
+        }
+        let failure = parse("list_tolls", "{}").unwrap_err();
+        assert_eq!(failure.code, ErrorCode::UnknownAction);
+    }
+
+    #[test]
+    fn list_tools_tells_one_server_from_several() {
+        let servers = |params| match parse("list_tools", params).unwrap() {
+            Action::ListTools { servers, .. } => servers,
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(servers("{}"), Servers::All);
+        assert_eq!(servers(r#"{"serverName":"a"}"#), Servers::One("a".into()));
+        let both = servers(r#"{"serverName":"a","serverNames":["b"]}"#);
+        assert_eq!(both, Servers::Some(vec!["b".into(), "a".into()]));
+    }
+
+    #[test]
+    fn a_tool_is_named_with_its_server_or_by_its_injected_name() {
+        let tool = |params| match parse("call_tool", params) {
+            Ok(Action::CallTool(call)) => Ok(call.tool),
+            Ok(other) => panic!("{other:?}"),
+            Err(failure) => Err(failure.message),
+        };
+        let of = |server: &str, tool: &str| ToolRef::Of {
+            server: server.into(),
+            tool: tool.into(),
+        };
+        assert_eq!(
+            tool(r#"{"server_name":"a","toolName":"t"}"#),
+            Ok(of("a", "t"))
+        );
+        assert_eq!(tool(r#"{"server_name":"a","name":"t"}"#), Ok(of("a", "t")));
+        assert_eq!(
+            tool(r#"{"name":"mcp_a_t"}"#),
+            Ok(ToolRef::Injected("mcp_a_t".into()))
+        );
+        assert!(tool("{}").unwrap_err().contains("`server_name` is missing"));
+        assert!(
+            tool(r#"{"server_name":"a"}"#)
+                .unwrap_err()
+                .contains("`tool_name` is missing")
+        );
+    }
+
+    #[test]
+    fn the_result_form_is_checked() {
+        let params = r#"{"name":"x","result":"xml"}"#;
+        let failure = parse("call_tool", params).unwrap_err();
+        assert_eq!(failure.code, ErrorCode::InvalidParams);
+        assert!(failure.message.contains("`result`"));
+    }
+
+    #[test]
+    fn only_a_call_without_a_timeout_of_its_own_can_be_extended() {
+        let mut settings = Settings::default();
+        settings.pool.call_timeout = Duration::from_secs(100);
+        settings.pool.call_hard_cap = Duration::from_secs(600);
+        let call = parse("call_tool", r#"{"name":"x"}"#).unwrap();
+        let own = call.deadline(&settings, Some(Duration::from_secs(5)));
+        assert!(own.extension.is_none());
+        let default = call.deadline(&settings, None);
+        assert_eq!(default.at - default.started, Duration::from_secs(100));
+        assert_eq!(default.extension.unwrap().by, Duration::from_secs(100));
+        assert!(Action::Init.deadline(&settings, None).extension.is_none());
+    }
 }

@@ -1,0 +1,284 @@
+//! [`Actions`]: what all actions work with, and the steps that several of them take.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::{Instant, timeout_at};
+
+use super::listing::Listings;
+use super::seams::{CallTools, Snapshots};
+use super::view::{News, View, Views};
+use super::{Action, Census, Context, Perform};
+use crate::catalog::{Catalog, Catalogs};
+use crate::directory::Directory;
+use crate::mcp::{Connect, Connector};
+use crate::model::caller::Caller;
+use crate::model::deadline::Deadline;
+use crate::model::error::{ErrorCode, Failure, Phase};
+use crate::model::json::Rope;
+use crate::model::redact::Redactor;
+use crate::model::resolve::{ServerEntry, Target};
+use crate::model::settings::{Naming, Settings};
+use crate::pool::{Lease, Pool, SlotStatus};
+
+/// Every action, over a directory and the connections it leads to.
+pub struct Actions<C: Connect = Connector, D = Directory> {
+    directory: D,
+    pub(super) pool: Arc<Pool<C>>,
+    pub(super) catalogs: Arc<Catalogs>,
+    pub(super) redactor: Redactor,
+    pub(super) listings: Listings,
+    views: Views,
+    pub(super) naming: Naming,
+    close_grace: Duration,
+    list_timeout: Duration,
+}
+
+impl Actions {
+    /// Opens the directory; connects nothing yet.
+    ///
+    /// # Errors
+    /// What `Directory::open` fails with.
+    pub async fn open(settings: &Settings, redactor: Redactor) -> Result<Self, Failure> {
+        let directory = Directory::open(settings, redactor.clone()).await?;
+        let connector = Connector::new(settings, redactor.clone());
+        Ok(Self::new(directory, connector, settings, redactor))
+    }
+}
+
+/// A connection ready for a command, and the target it was made for.
+pub(super) struct Ready<S> {
+    pub target: Arc<Target>,
+    pub session: Lease<S>,
+}
+
+/// One server as one command meets it.
+pub(super) struct Party<'a> {
+    pub entry: &'a ServerEntry,
+    pub caller: &'a Caller,
+    pub deadline: Deadline,
+}
+
+impl Party<'_> {
+    pub fn name(&self) -> &str {
+        &self.entry.definition.name
+    }
+
+    /// Says whose failure it is, how far things had come, and after how long.
+    pub fn located(&self, failure: Failure, phase: Phase) -> Failure {
+        failure
+            .server(self.name())
+            .phase(phase)
+            .elapsed(self.deadline.elapsed())
+    }
+}
+
+impl<C: Connect, D: Snapshots> Actions<C, D>
+where
+    C::Session: CallTools,
+{
+    pub(super) fn new(directory: D, connector: C, settings: &Settings, redactor: Redactor) -> Self {
+        Self {
+            directory,
+            pool: Pool::new(connector, &settings.pool),
+            catalogs: Arc::new(Catalogs::new()),
+            redactor,
+            listings: Listings::default(),
+            views: Views::default(),
+            naming: settings.daemon.naming,
+            close_grace: settings.pool.close_grace,
+            list_timeout: settings.pool.list_timeout,
+        }
+    }
+
+    /// What is in force for the caller now. Connections that no longer are begin to close.
+    pub(super) async fn view(
+        &self,
+        caller: &Caller,
+        deadline: Deadline,
+    ) -> Result<Arc<View>, Failure> {
+        let snapshot = timeout_at(deadline.at, self.directory.snapshot(caller))
+            .await
+            .unwrap_or_else(|_| Err(config_too_late()))
+            .map_err(|failure| failure.phase(Phase::Resolve).elapsed(deadline.elapsed()))?;
+        let opened = self.views.open(snapshot);
+        if let Some(news) = opened.news {
+            self.sweep(&opened.view, &news);
+        }
+        Ok(opened.view)
+    }
+
+    fn sweep(&self, view: &View, news: &News) {
+        let previous = news.previous.as_deref();
+        let drain = self.pool.take(|key| !view.holds(key, previous));
+        if drain.len() > 0 {
+            tokio::spawn(drain.finish(self.close_grace));
+        }
+    }
+
+    pub(super) fn grace(&self, force: bool) -> Duration {
+        if force {
+            Duration::ZERO
+        } else {
+            self.close_grace
+        }
+    }
+
+    /// Resolves the server for the caller.
+    pub(super) fn target(&self, view: &View, party: &Party) -> Result<Arc<Target>, Failure> {
+        view.target(party.entry, party.caller)
+            .map_err(|failure| party.located(failure, Phase::Resolve))
+    }
+
+    /// A ready connection. A new one serves only if its credentials and definition are still in
+    /// force after the handshake; otherwise another is made once, with those that are.
+    pub(super) async fn acquire(
+        &self,
+        party: &Party<'_>,
+        target: &Arc<Target>,
+    ) -> Result<Ready<C::Session>, Failure> {
+        let was_ready = self.pool.view(&target.key).status == SlotStatus::Connected;
+        let ready = self.lease(party, target.clone()).await?;
+        if was_ready {
+            return Ok(ready);
+        }
+        let now = self.target_in_force(party).await?;
+        if now.key == target.key {
+            return Ok(ready);
+        }
+        drop(ready);
+        let outdated = self.pool.take(|key| *key == target.key);
+        tokio::spawn(outdated.finish(self.close_grace));
+        self.lease(party, now).await
+    }
+
+    async fn lease(
+        &self,
+        party: &Party<'_>,
+        target: Arc<Target>,
+    ) -> Result<Ready<C::Session>, Failure> {
+        let acquired = self.pool.acquire(&target, party.deadline).await;
+        let session = acquired.map_err(|failure| party.located(failure, Phase::Start))?;
+        Ok(Ready { target, session })
+    }
+
+    async fn target_in_force(&self, party: &Party<'_>) -> Result<Arc<Target>, Failure> {
+        let view = self.view(party.caller, party.deadline).await?;
+        let entry = view.enabled(party.name())?;
+        self.target(&view, &Party { entry, ..*party })
+    }
+
+    /// The tools of the server: those at hand, else listed now, connecting where needed.
+    pub(super) async fn catalog(
+        &self,
+        party: &Party<'_>,
+        target: &Arc<Target>,
+    ) -> Result<Arc<Catalog>, Failure> {
+        let at_hand = self.catalogs.get(&target.key);
+        match (self.pool.view(&target.key).session, at_hand) {
+            (None, Some(catalog)) => Ok(catalog),
+            (Some(session), Some(last_good)) => {
+                let until = self.list_deadline(party);
+                let listed = self.catalogs.current(&target.key, &session, until).await;
+                Ok(listed.unwrap_or(last_good))
+            }
+            (_, None) => {
+                let ready = self.acquire(party, target).await?;
+                let until = self.list_deadline(party);
+                self.catalogs
+                    .current(&ready.target.key, &ready.session, until)
+                    .await
+                    .map_err(|failure| party.located(failure, Phase::List))
+            }
+        }
+    }
+
+    /// The tools of the server, listed now whatever is at hand.
+    pub(super) async fn fresh_catalog(
+        &self,
+        party: &Party<'_>,
+        target: &Arc<Target>,
+    ) -> Result<Arc<Catalog>, Failure> {
+        let ready = self.acquire(party, target).await?;
+        let until = self.list_deadline(party);
+        self.catalogs
+            .refresh(&ready.target.key, &ready.session, until)
+            .await
+            .map_err(|failure| party.located(failure, Phase::List))
+    }
+
+    fn list_deadline(&self, party: &Party) -> Instant {
+        party.deadline.at.min(Instant::now() + self.list_timeout)
+    }
+
+    /// Ends `work` on one server at the command's deadline, whatever it waits for.
+    pub(super) async fn in_time<T>(
+        &self,
+        party: &Party<'_>,
+        work: impl Future<Output = Result<T, Failure>>,
+    ) -> Result<T, Failure> {
+        timeout_at(party.deadline.at, work)
+            .await
+            .unwrap_or_else(|_| Err(party.located(list_too_late(party), Phase::List)))
+    }
+
+    async fn dispatch(&self, action: Action, context: &Context) -> Result<Rope, Failure> {
+        match action {
+            Action::ListTools { servers, refresh } => {
+                self.list_tools(servers, refresh, context).await
+            }
+            Action::CallTool(call) => self.call_tool(call, context).await,
+            Action::ListServers => self.list_servers(context).await,
+            Action::ConnectServer { server_name } => {
+                self.connect_server(&server_name, context).await
+            }
+            Action::DisconnectServer { server_name, force } => {
+                self.disconnect_server(&server_name, force, context).await
+            }
+            Action::RefreshTools {
+                server_name: Some(name),
+            } => self.refresh_server(&name, context).await,
+            Action::RefreshTools { server_name: None } => self.refresh_connected(context).await,
+            Action::Init => self.init(context).await,
+            Action::Shutdown { force } => self.shutdown(force, context).await,
+        }
+    }
+}
+
+impl<C: Connect, D: Snapshots> Perform for Actions<C, D>
+where
+    C::Session: CallTools,
+{
+    async fn perform(&self, action: Action, context: Context) -> Result<Rope, Failure> {
+        self.dispatch(action, &context)
+            .await
+            .map_err(|failure| self.redactor.scrub_failure(failure))
+    }
+
+    fn census(&self) -> Census {
+        Census {
+            connections: self.pool.live(),
+            catalogs: self.catalogs.count(),
+        }
+    }
+
+    async fn close(&self, force: bool) {
+        self.pool.take(|_| true).finish(self.grace(force)).await;
+    }
+}
+
+fn config_too_late() -> Failure {
+    let message = "the configuration was not read within the command's deadline; try again, \
+                   or give the command more time";
+    Failure::new(ErrorCode::ConfigUnavailable, message)
+}
+
+fn list_too_late(party: &Party) -> Failure {
+    let message = format!(
+        "the server `{}` did not list its tools within {} ms",
+        party.name(),
+        party.deadline.elapsed().as_millis()
+    );
+    Failure::new(ErrorCode::CallTimeout, message)
+}

@@ -1,0 +1,43 @@
+//! What the actions need of the floors below, as traits, so that their tests need no store and no server.
+
+use std::future::Future;
+use std::sync::Arc;
+
+use crate::directory::{Directory, Snapshot};
+use crate::mcp::{Connected, ServerIdentity, Session, ToolCall};
+use crate::model::caller::Caller;
+use crate::model::error::Failure;
+use crate::model::json::RawJson;
+
+/// Where snapshots come from.
+pub trait Snapshots: Send + Sync + 'static {
+    /// What is in force for this caller now.
+    fn snapshot(
+        &self,
+        caller: &Caller,
+    ) -> impl Future<Output = Result<Arc<Snapshot>, Failure>> + Send;
+}
+
+impl Snapshots for Directory {
+    async fn snapshot(&self, caller: &Caller) -> Result<Arc<Snapshot>, Failure> {
+        Directory::snapshot(self, caller).await
+    }
+}
+
+/// A session on which tools can be called.
+pub trait CallTools: Connected {
+    fn identity(&self) -> &ServerIdentity;
+
+    /// The `CallToolResult` exactly as the server sent it. Dropping the future cancels the call.
+    fn call_tool(&self, call: ToolCall) -> impl Future<Output = Result<RawJson, Failure>> + Send;
+}
+
+impl CallTools for Session {
+    fn identity(&self) -> &ServerIdentity {
+        Session::identity(self)
+    }
+
+    async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
+        Session::call_tool(self, call).await
+    }
+}

@@ -1,0 +1,237 @@
+//! `list_tools` and `refresh_tools`.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future::join_all;
+use serde_json::{Map, Value, json};
+
+use super::desk::{Actions, Party};
+use super::listing::Shown;
+use super::seams::{CallTools, Snapshots};
+use super::view::View;
+use super::{Context, Servers};
+use crate::catalog::Catalog;
+use crate::mcp::Connect;
+use crate::model::caller::Caller;
+use crate::model::error::Failure;
+use crate::model::json::Rope;
+use crate::model::resolve::{PoolKey, Scope, ServerEntry};
+
+/// What a walk over several servers gathers.
+#[derive(Default)]
+pub(super) struct Gathered {
+    tools: Rope,
+    errors: Vec<Value>,
+    warnings: Vec<Value>,
+}
+
+impl Gathered {
+    fn add_tools(&mut self, entries: Bytes) {
+        if entries.is_empty() {
+            return;
+        }
+        if !self.tools.is_empty() {
+            self.tools.push(&b","[..]);
+        }
+        self.tools.push(entries);
+    }
+
+    fn add_warnings(&mut self, server: &str, catalog: &Catalog) {
+        let named = |warning| json!({"server_name": server, "warning": warning});
+        self.warnings.extend(catalog.warnings.iter().map(named));
+    }
+
+    fn into_rope(self, head: &str) -> Rope {
+        let mut answer = Rope::default();
+        answer.push(format!("{{{head}\"tools\":["));
+        answer.append(self.tools);
+        answer.push(format!("],\"errors\":{}", Value::from(self.errors)));
+        if !self.warnings.is_empty() {
+            answer.push(format!(",\"warnings\":{}", Value::from(self.warnings)));
+        }
+        answer.push(&b"}"[..]);
+        answer
+    }
+}
+
+impl<C: Connect, D: Snapshots> Actions<C, D>
+where
+    C::Session: CallTools,
+{
+    pub(super) async fn list_tools(
+        &self,
+        servers: Servers,
+        refresh: bool,
+        context: &Context,
+    ) -> Result<Rope, Failure> {
+        let view = self.view(&context.caller, context.deadline).await?;
+        let mut gathered = Gathered::default();
+        let alone = matches!(servers, Servers::One(_));
+        let entries = match servers {
+            Servers::All => enabled(&view),
+            Servers::One(name) => vec![view.enabled(&name)?],
+            Servers::Some(names) => self.named(&view, &names, &mut gathered),
+        };
+        let asked = entries.iter().map(|entry| {
+            let party = Party {
+                entry,
+                caller: &context.caller,
+                deadline: context.deadline,
+            };
+            self.list_server(&view, party, refresh)
+        });
+        for (entry, listed) in entries.iter().zip(join_all(asked).await) {
+            match listed {
+                Ok((tools, catalog)) => {
+                    gathered.add_tools(tools);
+                    gathered.add_warnings(&entry.definition.name, &catalog);
+                }
+                Err(failure) if alone => return Err(failure),
+                Err(failure) => {
+                    let error = self.render_failure(&entry.definition.name, failure);
+                    gathered.errors.push(error);
+                }
+            }
+        }
+        Ok(gathered.into_rope(""))
+    }
+
+    fn named<'a>(
+        &self,
+        view: &'a View,
+        names: &[String],
+        gathered: &mut Gathered,
+    ) -> Vec<&'a Arc<ServerEntry>> {
+        let mut entries: Vec<&Arc<ServerEntry>> = Vec::new();
+        for name in names {
+            match view.enabled(name) {
+                Ok(entry) if entries.iter().any(|known| Arc::ptr_eq(known, entry)) => {}
+                Ok(entry) => entries.push(entry),
+                Err(failure) => gathered.errors.push(self.render_failure(name, failure)),
+            }
+        }
+        entries
+    }
+
+    async fn list_server(
+        &self,
+        view: &View,
+        party: Party<'_>,
+        refresh: bool,
+    ) -> Result<(Bytes, Arc<Catalog>), Failure> {
+        let target = self.target(view, &party)?;
+        let catalog = if refresh {
+            self.in_time(&party, self.fresh_catalog(&party, &target))
+                .await?
+        } else {
+            self.in_time(&party, self.catalog(&party, &target)).await?
+        };
+        let shown = Shown {
+            view,
+            entry: party.entry,
+            target: &target,
+            catalog: &catalog,
+        };
+        let entries = self.listings.get(&shown, self.naming).entries.clone();
+        Ok((entries, catalog))
+    }
+
+    /// `refresh_tools` with a name: connects where needed.
+    pub(super) async fn refresh_server(
+        &self,
+        name: &str,
+        context: &Context,
+    ) -> Result<Rope, Failure> {
+        let view = self.view(&context.caller, context.deadline).await?;
+        let party = Party {
+            entry: view.enabled(name)?,
+            caller: &context.caller,
+            deadline: context.deadline,
+        };
+        let target = self.target(&view, &party)?;
+        let catalog = self
+            .in_time(&party, self.fresh_catalog(&party, &target))
+            .await?;
+        let mut gathered = Gathered::default();
+        gathered.add_tools(as_sent(&catalog));
+        gathered.add_warnings(party.name(), &catalog);
+        Ok(gathered.into_rope(&refreshed(1)))
+    }
+
+    /// `refresh_tools` without one: the user's connected servers, shared ones included.
+    pub(super) async fn refresh_connected(&self, context: &Context) -> Result<Rope, Failure> {
+        let view = self.view(&context.caller, context.deadline).await?;
+        let connected = self.pool.connected(|key| is_within(key, &context.caller));
+        let until = context.deadline.at;
+        let listed = connected.iter().map(|(target, session)| async move {
+            let failure = match self.catalogs.refresh(&target.key, session, until).await {
+                Ok(catalog) => return (target, Ok(catalog)),
+                Err(failure) => failure.elapsed(context.deadline.elapsed()),
+            };
+            (target, Err(failure.server(&target.server_name)))
+        });
+        let mut gathered = Gathered::default();
+        let mut count = 0;
+        for (target, listed) in join_all(listed).await {
+            let current = view.entry(&target.key.server);
+            let name = current.map_or(&target.server_name, |entry| &entry.definition.name);
+            match listed {
+                Ok(catalog) => {
+                    count += 1;
+                    gathered.add_tools(as_sent(&catalog));
+                    gathered.add_warnings(name, &catalog);
+                }
+                Err(failure) => gathered.errors.push(self.render_failure(name, failure)),
+            }
+        }
+        Ok(gathered.into_rope(&refreshed(count)))
+    }
+
+    /// A failure as a member of `errors`.
+    pub(super) fn render_failure(&self, server: &str, failure: Failure) -> Value {
+        let failure = self.redactor.scrub_failure(failure);
+        let mut error = Map::new();
+        error.insert("server_name".to_owned(), server.into());
+        error.insert("error".to_owned(), failure.message.into());
+        error.insert("error_code".to_owned(), failure.code.as_str().into());
+        if !failure.details.is_empty() {
+            error.insert("details".to_owned(), failure.details.into());
+        }
+        error.into()
+    }
+}
+
+pub(super) fn enabled(view: &View) -> Vec<&Arc<ServerEntry>> {
+    let servers = view.snapshot.servers.iter();
+    servers
+        .filter(|entry| entry.definition.is_enabled)
+        .collect()
+}
+
+/// Whether the connection is one of the caller's, or shared: with a session, that session's.
+fn is_within(key: &PoolKey, caller: &Caller) -> bool {
+    match &key.scope {
+        Scope::Shared => true,
+        Scope::User(user) => Some(user) == caller.user.as_ref(),
+        Scope::Session(user, session) => {
+            let asked = caller.session.as_ref();
+            Some(user) == caller.user.as_ref() && asked.is_none_or(|asked| asked == session)
+        }
+    }
+}
+
+/// The tools exactly as the server sent them, a comma between them.
+fn as_sent(catalog: &Catalog) -> Bytes {
+    let raws: Vec<&[u8]> = catalog
+        .tools
+        .iter()
+        .map(|tool| &tool.raw.bytes()[..])
+        .collect();
+    raws.join(&b',').into()
+}
+
+fn refreshed(count: usize) -> String {
+    let noun = if count == 1 { "server" } else { "servers" };
+    format!("\"message\":\"{count} {noun} refreshed\",\"servers_refreshed\":{count},")
+}
