@@ -15,5 +15,9 @@ mod model;
 mod pool;
 
 fn main() -> std::process::ExitCode {
-    cli::main()
+    let mut words = std::env::args_os().skip(1);
+    match words.next() {
+        Some(word) if word == mcp::SHIM => mcp::become_server(words),
+        _ => cli::main(),
+    }
 }

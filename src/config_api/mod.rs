@@ -1,1 +1,163 @@
 //! Floor 1: the internal API `/internal/mcp/config` over the store.
+
+mod edit;
+mod files;
+mod store;
+mod vault;
+mod wal;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+use tower::ServiceExt;
+
+pub use edit::Owner;
+pub use store::{ServerRow, Store};
+pub use wal::Mark;
+
+use crate::model::error::Failure;
+use store::{Rows, SealedRow};
+
+/// Where the API answers.
+pub const PATH: &str = "/internal/mcp/config";
+
+/// The API over a store that is this process's own: who can call it may read everything.
+pub fn router(store: Store) -> Router {
+    Router::new().route(PATH, post(config)).with_state(store)
+}
+
+/// The API called in process: no port is opened.
+pub struct InProcess(Router);
+
+impl InProcess {
+    pub fn new(store: Store) -> Self {
+        Self(router(store))
+    }
+
+    /// The status and the body of the answer for `user`.
+    pub async fn post(&self, user: Option<&str>) -> Result<(u16, Bytes), String> {
+        let body = serde_json::json!({ "user_id": user }).to_string();
+        let request = axum::http::Request::post(PATH)
+            .body(Body::from(body))
+            .map_err(|error| error.to_string())?;
+        let answer = match self.0.clone().oneshot(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+        let status = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await;
+        body.map(|body| (status, body))
+            .map_err(|error| error.to_string())
+    }
+}
+
+#[derive(Deserialize)]
+struct Request {
+    #[serde(default)]
+    user_id: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Envelope<T> {
+    code: u16,
+    message: String,
+    data: T,
+    timestamp: u64,
+}
+
+#[derive(Serialize)]
+struct Tables {
+    servers: Vec<ServerRow>,
+    default_credentials: Vec<CredentialRow>,
+    user_credentials: Vec<CredentialRow>,
+}
+
+#[derive(Serialize)]
+struct CredentialRow {
+    id: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    user_id: String,
+    mcp_server_id: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    credentials: Option<Box<RawValue>>,
+    is_enabled: bool,
+    /// Why there are none to show; reads after "credentials ".
+    #[serde(skip_serializing_if = "Option::is_none")]
+    fault: Option<String>,
+}
+
+async fn config(State(store): State<Store>, body: Bytes) -> Response {
+    let request: Request = match serde_json::from_slice(&body) {
+        Ok(request) => request,
+        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
+    };
+    let user = request.user_id.filter(|user| !user.is_empty());
+    match store.rows_for(user.as_deref()).await {
+        Ok(rows) => answer(StatusCode::OK, "success".to_owned(), show(&store, rows)),
+        Err(Failure { message, .. }) => refuse(StatusCode::SERVICE_UNAVAILABLE, message),
+    }
+}
+
+fn show(store: &Store, rows: Rows) -> Tables {
+    let credentials =
+        |rows: Vec<SealedRow>| rows.into_iter().map(|row| unsealed(store, row)).collect();
+    Tables {
+        servers: rows.servers,
+        default_credentials: credentials(rows.default_credentials),
+        user_credentials: credentials(rows.user_credentials),
+    }
+}
+
+fn unsealed(store: &Store, row: SealedRow) -> CredentialRow {
+    let (credentials, fault) = match readable(store, &row) {
+        Ok(credentials) => (credentials, None),
+        Err(reason) => (None, Some(reason)),
+    };
+    CredentialRow {
+        id: row.id,
+        user_id: row.user_id,
+        mcp_server_id: row.mcp_server_id,
+        credentials,
+        is_enabled: row.is_enabled,
+        fault,
+    }
+}
+
+fn readable(store: &Store, row: &SealedRow) -> Result<Option<Box<RawValue>>, String> {
+    let plain = store.unseal(row)?;
+    if plain.expose().trim().is_empty() {
+        return Ok(None);
+    }
+    let raw = serde_json::from_str(plain.expose());
+    raw.map(Some).map_err(|_| "are not JSON".to_owned())
+}
+
+fn refuse(status: StatusCode, message: String) -> Response {
+    answer(status, message, serde_json::Value::Null)
+}
+
+fn answer(status: StatusCode, message: String, data: impl Serialize) -> Response {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let envelope = Envelope {
+        code: status.as_u16(),
+        message,
+        data,
+        timestamp: u64::try_from(now.as_millis()).unwrap_or(u64::MAX),
+    };
+    match serde_json::to_vec(&envelope) {
+        Ok(body) => (status, [(header::CONTENT_TYPE, "application/json")], body).into_response(),
+        Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+    }
+}
+
+#[cfg(test)]
+pub(crate) use store::tests::open_in;

@@ -55,7 +55,7 @@ enum Era {
 
 /// Opens connections for the whole process.
 pub struct Connector {
-    http: reqwest::Client,
+    http: mcp_http::Client,
     verdicts: Mutex<HashMap<Fingerprint, Era>>,
     base_env: Vec<(String, String)>,
     start_timeout: Duration,
@@ -140,6 +140,7 @@ impl Connector {
                     args,
                     env,
                     base_env: &self.base_env,
+                    through_shim: true,
                 };
                 self.over_stdio(target, program, era, give_up).await
             }

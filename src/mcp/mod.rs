@@ -4,6 +4,7 @@ mod connector;
 mod http;
 mod process;
 mod session;
+mod shim;
 mod stdio;
 mod tap;
 mod wire;
@@ -22,6 +23,7 @@ use crate::model::resolve::Target;
 
 pub use connector::Connector;
 pub use session::Session;
+pub use shim::{SHIM, become_server};
 
 /// Opens connections. The pool is generic over it, so that its tests need no process.
 pub trait Connect: Send + Sync + 'static {

@@ -1,6 +1,7 @@
 //! A stdio server's process: started in a group of its own, watched, and ended with all its group.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ffi::OsStr;
 use std::io;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -14,6 +15,7 @@ use tokio::signal::unix::{Signal as ChildSignals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
+use super::shim;
 use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::secret::Secret;
@@ -49,22 +51,50 @@ pub(super) struct Program<'a> {
     pub env: &'a BTreeMap<String, Secret>,
     /// The small fixed environment that every child gets.
     pub base_env: &'a [(String, String)],
+    /// Whether our own binary prepares the process first; a test's binary cannot.
+    pub through_shim: bool,
+}
+
+impl Program<'_> {
+    /// # Errors
+    /// `NotFound` when no such program can be executed.
+    fn command(&self) -> io::Result<Command> {
+        let base = self
+            .base_env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let own = self
+            .env
+            .iter()
+            .map(|(name, value)| (name.as_str(), value.expose()));
+        let env: BTreeMap<_, _> = base.chain(own).collect();
+        let path = OsStr::new(env.get("PATH").copied().unwrap_or_default());
+        let file = shim::find(self.command, path).ok_or(io::ErrorKind::NotFound)?;
+        let mut command = match self.through_shim {
+            true => {
+                // Ourselves, even if the file has been replaced since.
+                let mut command = Command::new("/proc/self/exe");
+                command
+                    .arg(shim::SHIM)
+                    .arg(std::process::id().to_string())
+                    .arg(file);
+                command
+            }
+            false => Command::new(file),
+        };
+        command
+            .args(self.args.iter().map(Secret::expose))
+            .env_clear()
+            .envs(env);
+        Ok(command)
+    }
 }
 
 impl Process {
     /// Starts the program. It sees nothing of our environment but what `program` names.
     pub(super) fn start(program: &Program, redactor: Redactor) -> io::Result<(Arc<Self>, Pipes)> {
-        let mut command = Command::new(program.command);
+        let mut command = program.command()?;
         command
-            .args(program.args.iter().map(Secret::expose))
-            .env_clear()
-            .envs(program.base_env.iter().map(|(name, value)| (name, value)))
-            .envs(
-                program
-                    .env
-                    .iter()
-                    .map(|(name, value)| (name, value.expose())),
-            )
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -263,6 +293,7 @@ mod tests {
             args: &[Secret::new("-c"), Secret::new(script)],
             env: &BTreeMap::new(),
             base_env: &[("PATH".into(), path)],
+            through_shim: false,
         };
         Process::start(&program, Redactor::default()).expect("a shell")
     }

@@ -126,7 +126,9 @@ settings! {
     /// The database of the embedded config API.
     store: StoreSettings {
         /// `sqlite://`, `mysql://` or `postgres://`; none: `mcp-client.db` in the data directory.
-        url: Option<Secret> = secret("");
+        url: Option<Secret> = secret(""),
+        /// What encrypts credentials: 32 bytes in base64 or hex; more keys after commas are only read. None: the key file `store.key` in the data directory, made when it is first needed.
+        key: Option<Secret> = secret("");
         /// Not a setting of the file: `$MCP_CLIENT_DATA_DIR`, else `mcp-client` in the user's data directory.
         data_dir: PathBuf
     }
