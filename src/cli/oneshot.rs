@@ -11,7 +11,6 @@ use crate::actions::{Action, Actions, Context, Perform};
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::json::Rope;
-use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
 
 /// The command failed; see the error.
@@ -39,7 +38,7 @@ pub(super) async fn perform(
     asking: &Asking,
     action: Action,
 ) -> Result<Rope, Failure> {
-    let actions = Actions::open(settings, Redactor::default()).await?;
+    let actions = Actions::open(settings, super::REDACTOR.clone()).await?;
     let context = Context {
         caller: Caller {
             user: asking.user.as_deref().map(UserId::new),
@@ -125,9 +124,10 @@ pub(super) fn explain(error: &Value) -> String {
         lines.push("  the server's last lines on stderr:".to_owned());
         lines.extend(stderr.lines().map(|line| format!("    | {line}")));
     }
-    if let (Some("credentials_required"), Some(server)) =
-        (error["error_code"].as_str(), details["server_name"].as_str())
-    {
+    if let (Some("credentials_required"), Some(server)) = (
+        error["error_code"].as_str(),
+        details["server_name"].as_str(),
+    ) {
         lines.push(format!(
             "  to set them: mcp-client credential set {server} --user USER"
         ));
