@@ -137,3 +137,7 @@ fn cause(error: &dyn std::error::Error) -> String {
     }
     innermost.to_string()
 }
+
+#[cfg(test)]
+#[path = "foreign_tests.rs"]
+mod tests;

@@ -303,4 +303,4 @@ fn with_credentials(
 
 #[cfg(test)]
 #[path = "reader_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -148,7 +148,7 @@ fn learning_the_same_value_again_keeps_no_trace() {
 #[test]
 fn many_secrets_learned_one_by_one_stand_in_few_layers() {
     let redactor = Redactor::default();
-    let secrets: Vec<_> = (0..3_000)
+    let secrets: Vec<_> = (0..400)
         .map(|n| Secret::new(format!("secret-{n:06}")))
         .collect();
     for secret in &secrets {
@@ -157,8 +157,8 @@ fn many_secrets_learned_one_by_one_stand_in_few_layers() {
     }
     let layers = redactor.0.read().unwrap_or_else(PoisonError::into_inner);
     let (known, sizes) = layers.sizes();
-    assert_eq!(known, 3_000);
-    assert!(sizes.len() <= 12, "{sizes:?}");
+    assert_eq!(known, 400);
+    assert!(sizes.len() <= 9, "{sizes:?}");
     assert!(
         sizes.windows(2).all(|pair| pair[0] >= 2 * pair[1]),
         "{sizes:?}"

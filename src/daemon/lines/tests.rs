@@ -1,0 +1,228 @@
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use proptest::prelude::*;
+use serde_json::Value;
+
+use super::input::Splitter;
+use super::*;
+use crate::model::json::{RawJson, Rope};
+
+const MAX: usize = 12;
+
+fn split<'a>(pieces: impl IntoIterator<Item = &'a [u8]>, max: usize) -> Vec<Line> {
+    let mut splitter = Splitter::new(max);
+    let mut lines = Vec::new();
+    for piece in pieces {
+        splitter.feed(piece, &mut lines);
+    }
+    splitter.end(&mut lines);
+    lines
+}
+
+/// The slow way, after the words of docs/line-protocol.md.
+fn reference(input: &[u8], max: usize) -> Vec<Option<Bytes>> {
+    let mut lines: Vec<_> = input.split(|byte| *byte == b'\n').collect();
+    if lines.last().is_some_and(|last| last.is_empty()) {
+        lines.pop();
+    }
+    let lines = lines
+        .into_iter()
+        .map(|line| line.strip_suffix(b"\r").unwrap_or(line));
+    let lines = lines.filter(|line| line.len() > max || !line.trim_ascii().is_empty());
+    lines
+        .map(|line| (line.len() <= max).then(|| Bytes::copy_from_slice(line)))
+        .collect()
+}
+
+fn whole(line: &Line) -> Option<Bytes> {
+    match line {
+        Line::Whole(bytes) => Some(bytes.clone()),
+        Line::TooLong(_) => None,
+    }
+}
+
+#[test]
+fn lines_end_with_either_break_and_the_last_needs_none() {
+    let lines = split([&b"{\"a\":1}\r\n\n  \r\n{\"b\":2}\n{\"c\":3}"[..]], 100);
+    let texts: Vec<_> = lines.iter().filter_map(whole).collect();
+    assert_eq!(texts, ["{\"a\":1}", "{\"b\":2}", "{\"c\":3}"]);
+}
+
+#[test]
+fn lines_of_one_read_share_its_buffer() {
+    let lines = split([&b"first\nsecond\n"[..]], 100);
+    let texts: Vec<_> = lines.iter().filter_map(whole).collect();
+    assert_eq!(texts[0].as_ptr().wrapping_add(6), texts[1].as_ptr());
+}
+
+#[test]
+fn a_line_that_is_too_long_gives_its_id_and_spoils_nothing() {
+    let long = format!("{{\"task_id\":\"t\",\"x\":\"{}\"}}\n", "x".repeat(50));
+    let input = format!("before\n{long}after\n");
+    for size in [1, 7, 1000] {
+        let lines = split(input.as_bytes().chunks(size), 20);
+        let [before, Line::TooLong(task), after] = &lines[..] else {
+            panic!("{lines:?}");
+        };
+        assert_eq!(task.raw(), "\"t\"");
+        assert_eq!(
+            [whole(before), whole(after)],
+            [Some("before".into()), Some("after".into())]
+        );
+    }
+}
+
+#[test]
+fn a_stream_without_a_break_takes_no_memory() {
+    let mut splitter = Splitter::new(1 << 16);
+    let mut lines = Vec::new();
+    let piece = [b'x'; 1 << 12];
+    (0..4_096).for_each(|_| splitter.feed(&piece, &mut lines));
+    assert!(lines.is_empty() && splitter.held() <= (1 << 16) + (1 << 16));
+    splitter.feed(b"\nnext\n", &mut lines);
+    assert_eq!(
+        lines.iter().map(whole).collect::<Vec<_>>(),
+        [None, Some("next".into())]
+    );
+}
+
+#[test]
+fn reading_ends_with_the_input() {
+    let mut lines = read_lines(&b"one\ntwo"[..], 100).expect("a thread");
+    let mut texts = Vec::new();
+    while let Some(batch) = lines.blocking_recv() {
+        texts.extend(batch.iter().filter_map(whole));
+    }
+    assert_eq!(texts, ["one", "two"]);
+}
+
+/// A stream that takes a few bytes at a time and now and then asks to try again.
+#[derive(Clone, Default)]
+struct Trickle(Arc<Mutex<(Vec<u8>, usize)>>);
+
+impl Write for Trickle {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let mut state = self.0.lock().expect("no panic");
+        state.1 += 1;
+        if state.1 % 3 == 0 {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        let taken = bytes.len().min(1 + state.1 % 5);
+        state.0.extend_from_slice(&bytes[..taken]);
+        Ok(taken)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn written(lines: Vec<Rope>, ascii: bool) -> Vec<u8> {
+    let stream = Trickle::default();
+    let writer = Lines::to_plain(stream.clone(), ascii).expect("a thread");
+    lines.into_iter().for_each(|line| writer.send(line));
+    let mut level = writer.level();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let emptied = level.wait_for(|level| *level == Level::Empty);
+    runtime
+        .expect("a runtime")
+        .block_on(emptied)
+        .expect("a writer");
+    let state = stream.0.lock().expect("no panic");
+    state.0.clone()
+}
+
+#[test]
+fn a_host_that_is_gone_is_noticed_while_nothing_is_written() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let lines = Lines::to(OwnedFd::from(writer).into(), false).expect("threads");
+    let mut level = lines.level();
+    assert_eq!(*level.borrow(), Level::Empty);
+    drop(reader);
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let gone = level.wait_for(|level| *level == Level::Gone);
+    runtime.expect("a runtime").block_on(gone).expect("a watch");
+}
+
+#[test]
+fn a_host_that_does_not_read_fills_the_queue_and_loses_nothing() {
+    let (mut reader, writer) = io::pipe().expect("a pipe");
+    let lines = Lines::to(OwnedFd::from(writer).into(), false).expect("threads");
+    let answer = Bytes::from(vec![b'7'; 1 << 20]);
+    for _ in 0..40 {
+        let mut rope = Rope::default();
+        rope.push(answer.clone());
+        lines.send(rope);
+    }
+    assert_eq!(*lines.level().borrow(), Level::Full);
+    let mut read = vec![0; 40 * (answer.len() + 1)];
+    reader.read_exact(&mut read).expect("every answer");
+    assert!(
+        read.chunks(answer.len() + 1)
+            .all(|line| line.ends_with(b"7\n"))
+    );
+    let mut level = lines.level();
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    let emptied = level.wait_for(|level| *level == Level::Empty);
+    runtime
+        .expect("a runtime")
+        .block_on(emptied)
+        .expect("a writer");
+}
+
+fn chunked() -> impl Strategy<Value = (Vec<u8>, Vec<usize>)> {
+    let byte = prop_oneof![
+        Just(b'\n'),
+        Just(b'\r'),
+        Just(b' '),
+        Just(b'"'),
+        any::<u8>(),
+        Just(b'a')
+    ];
+    (
+        proptest::collection::vec(byte, 0..200),
+        proptest::collection::vec(1usize..20, 1..40),
+    )
+}
+
+fn cut<'a>(input: &'a [u8], sizes: &[usize]) -> Vec<&'a [u8]> {
+    let mut rest = input;
+    let mut pieces = Vec::new();
+    for size in sizes.iter().cycle() {
+        if rest.is_empty() {
+            break;
+        }
+        let (piece, after) = rest.split_at((*size).min(rest.len()));
+        pieces.push(piece);
+        rest = after;
+    }
+    pieces
+}
+
+proptest! {
+    /// F1: any chunking gives the same lines, the ones of the slow reference.
+    #[test]
+    fn chunks_do_not_matter((input, sizes) in chunked()) {
+        let lines = split(cut(&input, &sizes), MAX);
+        prop_assert_eq!(&lines, &split([&input[..]], MAX));
+        prop_assert_eq!(lines.iter().map(whole).collect::<Vec<_>>(), reference(&input, MAX));
+    }
+
+    /// F2: a line on stdout has one line break, its last byte, and reads back as the same value.
+    #[test]
+    fn a_line_is_written_whole(texts in proptest::collection::vec("\\PC*|[\u{0}-\u{1f}\u{2028}\u{1f600}]{0,20}", 1..20), ascii: bool) {
+        let values: Vec<_> = texts.into_iter().map(Value::from).collect();
+        let lines = values.iter().map(|value| {
+            let mut line = Rope::from(RawJson::from(value));
+            line.push("");
+            line
+        });
+        let output = written(lines.collect(), ascii);
+        prop_assert!(output.ends_with(b"\n"));
+        prop_assert!(!ascii || output.is_ascii());
+        let lines = output[..output.len() - 1].split(|byte| *byte == b'\n');
+        let read: Result<Vec<Value>, _> = lines.map(serde_json::from_slice).collect();
+        prop_assert_eq!(read.expect("JSON lines"), values);
+    }
+}
