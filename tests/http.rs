@@ -93,7 +93,8 @@ fn stateless_http_keeps_no_session() {
 #[test]
 fn credentials_become_headers_and_the_definitions_own_win() {
     let ground = Ground::new();
-    let servers: [(&str, Value, &[(&str, &str)]); 4] = [
+    type Headers = &'static [(&'static str, &'static str)];
+    let servers: [(&str, Value, Headers); 4] = [
         (
             "bearer",
             json!({"api_key": "k1", "token": "t1"}),

@@ -31,7 +31,7 @@ fn python(name: &str) -> Option<Vec<String>> {
 }
 
 fn present(words: &[PathBuf]) -> Option<Vec<String>> {
-    for word in words.iter().filter(|word| !word.exists()) {
+    if let Some(word) = words.iter().find(|word| !word.exists()) {
         let missing = format!(
             "{} is missing: run scripts/test, which fetches it",
             word.display()

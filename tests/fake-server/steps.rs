@@ -80,9 +80,7 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
                 rustix::process::Signal::KILL,
             );
         }
-        Step::Hang => loop {
-            std::thread::park();
-        },
+        Step::Hang => hang(),
         // Taken note of before the first step.
         Step::StopReading => {}
         Step::CloseStdout => close_stdout(),
@@ -119,6 +117,13 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
         Step::Forget => server.sessions.lock().expect("unpoisoned").clear(),
         Step::Cut => wire.cut(),
         Step::Tcp { latin1 } => wire.tcp(&latin1_bytes(&latin1.replace("$ID", id))),
+    }
+}
+
+/// Stays, until the process ends.
+pub fn hang() -> ! {
+    loop {
+        std::thread::park();
     }
 }
 
@@ -207,6 +212,10 @@ fn ask(server: &Arc<Server>, method: &str, params: Option<Value>, wire: &Arc<dyn
         .note("asked", json!({"method": method, "answer": answer}));
 }
 
+#[expect(
+    clippy::zombie_processes,
+    reason = "leaving it behind is what it is for"
+)]
 fn spawn(server: &Server, setsid: bool, holds_stdout: bool) {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command
