@@ -36,7 +36,11 @@ pub(super) struct FakeServer {
     pub lists: AtomicUsize,
     pub refuses: Mutex<Option<Failure>>,
     pub hangs_on_list: bool,
+    /// Happens while the next connect is under way.
+    pub meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Box<dyn FnOnce(&World) + Send>;
 
 impl FakeServer {
     pub fn new(tools: &[&str]) -> Self {
@@ -50,6 +54,7 @@ impl FakeServer {
             lists: AtomicUsize::new(0),
             refuses: Mutex::new(None),
             hangs_on_list: false,
+            meanwhile: Mutex::new(None),
         }
     }
 
@@ -135,6 +140,9 @@ impl Connect for World {
     async fn connect(&self, target: Arc<Target>) -> Result<FakeSession, Failure> {
         let server = self.servers.lock().unwrap()[&*target.server_name].clone();
         server.connects.fetch_add(1, Ordering::SeqCst);
+        if let Some(meanwhile) = server.meanwhile.lock().unwrap().take() {
+            meanwhile(self);
+        }
         if let Some(failure) = server.refuses.lock().unwrap().clone() {
             return Err(failure);
         }

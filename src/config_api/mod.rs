@@ -9,13 +9,14 @@ mod wal;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
-use axum::body::Bytes;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
+use tower::ServiceExt;
 
 pub use edit::Owner;
 pub use store::{ServerRow, Store};
@@ -30,6 +31,31 @@ pub const PATH: &str = "/internal/mcp/config";
 /// The API over a store that is this process's own: who can call it may read everything.
 pub fn router(store: Store) -> Router {
     Router::new().route(PATH, post(config)).with_state(store)
+}
+
+/// The API called in process: no port is opened.
+pub struct InProcess(Router);
+
+impl InProcess {
+    pub fn new(store: Store) -> Self {
+        Self(router(store))
+    }
+
+    /// The status and the body of the answer for `user`.
+    pub async fn post(&self, user: Option<&str>) -> Result<(u16, Bytes), String> {
+        let body = serde_json::json!({ "user_id": user }).to_string();
+        let request = axum::http::Request::post(PATH)
+            .body(Body::from(body))
+            .map_err(|error| error.to_string())?;
+        let answer = match self.0.clone().oneshot(request).await {
+            Ok(answer) => answer,
+            Err(never) => match never {},
+        };
+        let status = answer.status().as_u16();
+        let body = axum::body::to_bytes(answer.into_body(), usize::MAX).await;
+        body.map(|body| (status, body))
+            .map_err(|error| error.to_string())
+    }
 }
 
 #[derive(Deserialize)]
@@ -47,7 +73,7 @@ struct Envelope<T> {
 }
 
 #[derive(Serialize)]
-struct Body {
+struct Tables {
     servers: Vec<ServerRow>,
     default_credentials: Vec<CredentialRow>,
     user_credentials: Vec<CredentialRow>,
@@ -79,10 +105,10 @@ async fn config(State(store): State<Store>, body: Bytes) -> Response {
     }
 }
 
-fn show(store: &Store, rows: Rows) -> Body {
+fn show(store: &Store, rows: Rows) -> Tables {
     let credentials =
         |rows: Vec<SealedRow>| rows.into_iter().map(|row| unsealed(store, row)).collect();
-    Body {
+    Tables {
         servers: rows.servers,
         default_credentials: credentials(rows.default_credentials),
         user_credentials: credentials(rows.user_credentials),

@@ -127,7 +127,7 @@ settings! {
     store: StoreSettings {
         /// `sqlite://`, `mysql://` or `postgres://`; none: `mcp-client.db` in the data directory.
         url: Option<Secret> = secret(""),
-        /// Keys that encrypt credentials, each 32 bytes in base64 or hex, separated by commas; the first one writes. None: the key file in the data directory.
+        /// What encrypts credentials: 32 bytes in base64 or hex; more keys after commas are only read. None: the key file `store.key` in the data directory, made when it is first needed.
         key: Option<Secret> = secret("");
         /// Not a setting of the file: `$MCP_CLIENT_DATA_DIR`, else `mcp-client` in the user's data directory.
         data_dir: PathBuf

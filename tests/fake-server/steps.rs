@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::mcp::{Request, Server, Wire};
-use crate::script::Step;
+use crate::script::{Scene, Step};
 use crate::tools;
 
 thread_local! {
@@ -103,6 +103,10 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
         Step::Progress { times, every_ms } => progress(request, times, every_ms, wire),
         Step::Ask { method, params } => ask(server, &method, params, wire),
         Step::Tools { tools } => *server.tools.lock().expect("unpoisoned") = Some(tools),
+        Step::On { key, steps } => {
+            let mut added = server.added.lock().expect("unpoisoned");
+            added.insert(key, Scene::Always(steps));
+        }
         Step::Spawn {
             setsid,
             holds_stdout,
