@@ -118,8 +118,14 @@ fn a_signal_during_the_drain_after_the_end_of_input_ends_at_once() {
     let task = daemon.send("alice", call("books", "hang", json!({})));
     fake.wait_for_requests("tools/call:hang", 1);
     daemon.close_stdin();
-    daemon.await_end_of_input();
-    daemon.signal(Signal::TERM);
+    // Whichever of the two it notices first: the next signal meets a drain.
+    wait_for("the end", || {
+        let ended = daemon.has_ended();
+        if !ended {
+            daemon.signal(Signal::TERM);
+        }
+        ended.then_some(())
+    });
     daemon.answer(&task).failure("shutting_down");
     assert_eq!(daemon.wait().code(), Some(143));
     daemon.assert_all_answered();

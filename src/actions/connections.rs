@@ -1,7 +1,5 @@
 //! `connect_server`, `disconnect_server`, `init` and `shutdown`.
 
-use std::sync::Arc;
-
 use futures::future::join_all;
 use serde_json::{Value, json};
 
@@ -65,7 +63,7 @@ where
         context: &Context,
     ) -> Result<Rope, Failure> {
         let view = self.view(&context.caller, context.deadline).await?;
-        let definition = &view.snapshot.find(name)?.definition;
+        let definition = &view.find(name)?.definition;
         let drain = self
             .pool
             .take(|key| is_own(key, definition, &context.caller));
@@ -91,7 +89,7 @@ where
                 caller: &context.caller,
                 deadline: context.deadline,
             };
-            self.connect_public(&view, party)
+            self.connect_public(&view, party, context)
         });
         let servers = join_all(connecting).await;
         let connected = servers
@@ -105,11 +103,11 @@ where
         Ok(Rope::from(&answer))
     }
 
-    async fn connect_public(&self, view: &Arc<View>, party: Party<'_>) -> Value {
+    async fn connect_public(&self, view: &View, party: Party<'_>, context: &Context) -> Value {
         match self.connect(view, &party).await {
             Ok(_) => json!({"server": party.name(), "status": "connected"}),
             Err(failure) => {
-                let failure = self.redactor.scrub_failure(failure);
+                let failure = self.outward(failure, context);
                 json!({
                     "server": party.name(),
                     "status": "failed",

@@ -22,6 +22,9 @@ use crate::model::resolve::{ServerEntry, Target};
 use crate::model::settings::{Naming, Settings};
 use crate::pool::{Lease, Pool, SlotStatus};
 
+/// How often a server's definition or credentials may change while it is connecting.
+const MAX_CHANGES: usize = 3;
+
 /// Every action, over a directory and the connections it leads to.
 pub struct Actions<C: Connect = Connector, D = Directory> {
     directory: D,
@@ -117,6 +120,15 @@ where
         }
     }
 
+    /// A failure as it may leave: without secrets, and timed where it is a server's.
+    pub(super) fn outward(&self, failure: Failure, context: &Context) -> Failure {
+        let timed = match failure.details.contains_key("server_name") {
+            true => failure.elapsed(context.deadline.elapsed()),
+            false => failure,
+        };
+        self.redactor.scrub_failure(timed)
+    }
+
     pub(super) fn grace(&self, force: bool) -> Duration {
         if force {
             Duration::ZERO
@@ -132,25 +144,28 @@ where
     }
 
     /// A ready connection. A new one serves only if its credentials and definition are still in
-    /// force after the handshake; otherwise another is made once, with those that are.
+    /// force after the handshake; otherwise another is made with those that are.
     pub(super) async fn acquire(
         &self,
         party: &Party<'_>,
         target: &Arc<Target>,
     ) -> Result<Ready<C::Session>, Failure> {
-        let was_ready = self.pool.view(&target.key).status == SlotStatus::Connected;
-        let ready = self.lease(party, target.clone()).await?;
-        if was_ready {
-            return Ok(ready);
+        if self.pool.view(&target.key).status == SlotStatus::Connected {
+            return self.lease(party, target.clone()).await;
         }
-        let now = self.target_in_force(party).await?;
-        if now.key == target.key {
-            return Ok(ready);
+        let mut target = self.target_in_force(party).await?;
+        for _ in 0..MAX_CHANGES {
+            let ready = self.lease(party, target).await?;
+            let now = self.target_in_force(party).await?;
+            if now.key == ready.target.key {
+                return Ok(ready);
+            }
+            let outdated = self.pool.take(|key| *key == ready.target.key);
+            drop(ready);
+            tokio::spawn(outdated.finish(self.close_grace));
+            target = now;
         }
-        drop(ready);
-        let outdated = self.pool.take(|key| *key == target.key);
-        tokio::spawn(outdated.finish(self.close_grace));
-        self.lease(party, now).await
+        Err(party.located(unsettled(party), Phase::Start))
     }
 
     async fn lease(
@@ -175,23 +190,21 @@ where
         party: &Party<'_>,
         target: &Arc<Target>,
     ) -> Result<Arc<Catalog>, Failure> {
-        let at_hand = self.catalogs.get(&target.key);
-        match (self.pool.view(&target.key).session, at_hand) {
-            (None, Some(catalog)) => Ok(catalog),
-            (Some(session), Some(last_good)) => {
-                let until = self.list_deadline(party);
-                let listed = self.catalogs.current(&target.key, &session, until).await;
-                Ok(listed.unwrap_or(last_good))
-            }
+        let until = self.list_deadline(party);
+        let listed = match (
+            self.pool.view(&target.key).session,
+            self.catalogs.get(&target.key),
+        ) {
+            (None, Some(catalog)) => return Ok(catalog),
+            (Some(session), Some(_)) => self.catalogs.current(&target.key, &session, until).await,
             (_, None) => {
                 let ready = self.acquire(party, target).await?;
                 let until = self.list_deadline(party);
-                self.catalogs
-                    .current(&ready.target.key, &ready.session, until)
-                    .await
-                    .map_err(|failure| party.located(failure, Phase::List))
+                let key = &ready.target.key;
+                self.catalogs.current(key, &ready.session, until).await
             }
-        }
+        };
+        listed.map_err(|failure| party.located(failure, Phase::List))
     }
 
     /// The tools of the server, listed now whatever is at hand.
@@ -253,7 +266,7 @@ where
     async fn perform(&self, action: Action, context: Context) -> Result<Rope, Failure> {
         self.dispatch(action, &context)
             .await
-            .map_err(|failure| self.redactor.scrub_failure(failure))
+            .map_err(|failure| self.outward(failure, &context))
     }
 
     fn census(&self) -> Census {
@@ -264,7 +277,7 @@ where
     }
 
     async fn close(&self, force: bool) {
-        self.pool.take(|_| true).finish(self.grace(force)).await;
+        self.pool.close(self.grace(force)).await;
     }
 }
 
@@ -272,6 +285,14 @@ fn config_too_late() -> Failure {
     let message = "the configuration was not read within the command's deadline; try again, \
                    or give the command more time";
     Failure::new(ErrorCode::ConfigUnavailable, message)
+}
+
+fn unsettled(party: &Party) -> Failure {
+    let message = format!(
+        "the definition or the credentials of `{}` changed each time it was connected; try again",
+        party.name()
+    );
+    Failure::new(ErrorCode::Starting, message)
 }
 
 fn list_too_late(party: &Party) -> Failure {

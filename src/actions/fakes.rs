@@ -14,7 +14,7 @@ use super::seams::{CallTools, Snapshots};
 use super::{Action, Context, Perform};
 use crate::directory::Snapshot;
 use crate::mcp::{Connect, Connected, ListedTools, ServerIdentity, ToolCall};
-use crate::model::caller::{Caller, ServerId, UserId};
+use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::definition::{Definition, Template, TransportType};
 use crate::model::error::{ErrorCode, Failure, Phase};
@@ -36,7 +36,11 @@ pub(super) struct FakeServer {
     pub lists: AtomicUsize,
     pub refuses: Mutex<Option<Failure>>,
     pub hangs_on_list: bool,
+    /// Happens while the next connect is under way.
+    pub meanwhile: Mutex<Option<Meanwhile>>,
 }
+
+type Meanwhile = Box<dyn FnOnce(&World) + Send>;
 
 impl FakeServer {
     pub fn new(tools: &[&str]) -> Self {
@@ -50,6 +54,7 @@ impl FakeServer {
             lists: AtomicUsize::new(0),
             refuses: Mutex::new(None),
             hangs_on_list: false,
+            meanwhile: Mutex::new(None),
         }
     }
 
@@ -135,6 +140,9 @@ impl Connect for World {
     async fn connect(&self, target: Arc<Target>) -> Result<FakeSession, Failure> {
         let server = self.servers.lock().unwrap()[&*target.server_name].clone();
         server.connects.fetch_add(1, Ordering::SeqCst);
+        if let Some(meanwhile) = server.meanwhile.lock().unwrap().take() {
+            meanwhile(self);
+        }
         if let Some(failure) = server.refuses.lock().unwrap().clone() {
             return Err(failure);
         }
@@ -277,6 +285,32 @@ impl Actions<World, World> {
     ) -> Result<Value, Failure> {
         self.ask_within(user, name, params, Duration::from_secs(30))
             .await
+    }
+
+    /// Performs one command in one conversation of a user.
+    pub(super) async fn ask_in(
+        &self,
+        session: Option<&str>,
+        name: &str,
+        params: Value,
+    ) -> Result<Value, Failure> {
+        let mut context = context(Some("u1"), Duration::from_secs(30));
+        context.caller.session = session.map(SessionId::new);
+        let action = Action::parse(name, Some(&RawJson::from(&params)))?;
+        let answer = self.perform(action, context).await?.concat();
+        Ok(serde_json::from_slice(&answer).expect("an answer is JSON"))
+    }
+
+    /// The live connections at each moment at which the command said that it is in force.
+    pub(super) async fn live_when_in_force(&self, name: &str, params: Value) -> Vec<usize> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (pool, marks) = (self.pool.clone(), seen.clone());
+        let mut context = context(None, Duration::from_secs(30));
+        context.in_force = Arc::new(move || marks.lock().unwrap().push(pool.live()));
+        let action = Action::parse(name, Some(&RawJson::from(&params))).expect("an action");
+        self.perform(action, context).await.expect("an answer");
+        let seen = seen.lock().unwrap();
+        seen.clone()
     }
 
     /// A whole `list_tools`, as it goes to the host.

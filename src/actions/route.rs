@@ -7,7 +7,7 @@ use futures::future::join_all;
 use super::desk::{Actions, Party};
 use super::listing::Shown;
 use super::seams::{CallTools, Snapshots};
-use super::view::View;
+use super::view::{View, disabled_server};
 use super::{Context, ToolRef};
 use crate::catalog::{Catalog, Tool};
 use crate::mcp::Connect;
@@ -23,17 +23,6 @@ pub(super) struct Route {
     pub tool: Arc<str>,
     /// Whether the server says that calling twice does no harm.
     pub may_repeat: bool,
-}
-
-/// How far to go for a catalog.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Effort {
-    /// What is at hand, connected or not.
-    AtHand,
-    /// Listed where there is none yet.
-    Listed,
-    /// Listed now.
-    Fresh,
 }
 
 /// The most tools that a failure names.
@@ -75,7 +64,9 @@ where
                 target: &target,
                 catalog,
             };
-            let tool = catalog.tool(name).or_else(|| self.injected(&shown, name))?;
+            let tool = catalog
+                .tool(name)
+                .or_else(|| Some(self.injected(&shown, name)?.0))?;
             Some(route(entry, &target, tool))
         };
         let catalog = match self.catalogs.get(&target.key) {
@@ -95,47 +86,52 @@ where
             .ok_or_else(|| party.located(no_such_tool(entry, name, &catalog), Phase::List))
     }
 
-    /// By injected name: only servers whose prefix fits are asked, each the more effort the
-    /// less the one before has found.
+    /// By injected name: only servers whose prefix fits are asked, and only if no catalog at hand
+    /// knows the name are they listed.
     async fn route_by_name(
         &self,
         view: &View,
         name: &str,
         context: &Context,
     ) -> Result<Route, Failure> {
-        let fitting: Vec<&Arc<ServerEntry>> = view
-            .snapshot
-            .servers
-            .iter()
+        let servers = view.snapshot.servers.iter();
+        let (enabled, disabled): (Vec<_>, Vec<_>) = servers
             .filter(|entry| self.fits(view, entry, name))
-            .collect();
-        for effort in [Effort::AtHand, Effort::Listed, Effort::Fresh] {
-            let asked = fitting
-                .iter()
-                .filter(|entry| entry.definition.is_enabled)
-                .map(|entry| self.look_up(view, entry, name, effort, context));
-            let mut failure = None;
-            let mut other_form = None;
-            for looked_up in join_all(asked).await {
-                match looked_up {
-                    Ok(Some((route, form))) if form == self.naming => return Ok(route),
-                    Ok(Some((route, _))) => other_form = other_form.or(Some(route)),
-                    Ok(None) => {}
-                    Err(error) => failure = failure.or(Some(error)),
-                }
-            }
-            match (other_form, failure) {
-                (Some(route), _) => return Ok(route),
-                (None, Some(failure)) => return Err(failure),
-                (None, None) => {}
+            .partition(|entry| entry.definition.is_enabled);
+        let known = enabled
+            .iter()
+            .filter_map(|entry| self.look_up_at_hand(view, entry, name, context));
+        if let Some(route) = self.best(known) {
+            return Ok(route);
+        }
+        let asked = enabled
+            .iter()
+            .map(|entry| self.look_up_listed(view, entry, name, context));
+        let (mut found, mut failure) = (Vec::new(), None);
+        for looked_up in join_all(asked).await {
+            match looked_up {
+                Ok(hit) => found.extend(hit),
+                Err(error) => failure = failure.or(Some(error)),
             }
         }
-        match fitting.iter().find(|entry| !entry.definition.is_enabled) {
-            Some(entry) => view
-                .enabled(&entry.definition.name)
-                .and(Err(unknown_name(name))),
-            None => Err(unknown_name(name)),
+        match (self.best(found), failure, disabled.first()) {
+            (Some(route), ..) => Ok(route),
+            (None, Some(failure), _) => Err(failure),
+            (None, None, Some(entry)) => Err(disabled_server(&entry.definition.name)),
+            (None, None, None) => Err(unknown_name(name)),
         }
+    }
+
+    /// The hit in the set naming form, else the first.
+    fn best(&self, hits: impl IntoIterator<Item = (Route, Naming)>) -> Option<Route> {
+        let mut first = None;
+        for (route, form) in hits {
+            if form == self.naming {
+                return Some(route);
+            }
+            first = first.or(Some(route));
+        }
+        first
     }
 
     fn fits(&self, view: &View, entry: &ServerEntry, name: &str) -> bool {
@@ -144,44 +140,58 @@ where
         namer.fits(Naming::Single, server, name) || namer.fits(Naming::Double, server, name)
     }
 
-    /// The server's tool of this injected name, and the form in which it is.
-    async fn look_up(
+    fn look_up_at_hand(
         &self,
         view: &View,
         entry: &Arc<ServerEntry>,
         name: &str,
-        effort: Effort,
+        context: &Context,
+    ) -> Option<(Route, Naming)> {
+        // A server that cannot be resolved fails when it is asked, if no other has the name.
+        let target = view.target(entry, &context.caller).ok()?;
+        let catalog = self.catalogs.get(&target.key)?;
+        self.hit(view, entry, &target, &catalog, name)
+    }
+
+    async fn look_up_listed(
+        &self,
+        view: &View,
+        entry: &Arc<ServerEntry>,
+        name: &str,
         context: &Context,
     ) -> Result<Option<(Route, Naming)>, Failure> {
         let party = party(entry, context);
-        let target = match self.target(view, &party) {
-            Err(_) if effort == Effort::AtHand => return Ok(None),
-            target => target?,
+        let target = self.target(view, &party)?;
+        let catalog = match self.catalogs.get(&target.key) {
+            Some(_) => self.fresh_catalog(&party, &target).await?,
+            None => self.catalog(&party, &target).await?,
         };
-        let at_hand = self.catalogs.get(&target.key);
-        let catalog = match (effort, at_hand) {
-            (Effort::AtHand | Effort::Listed, Some(catalog)) => catalog,
-            (Effort::AtHand, None) => return Ok(None),
-            (Effort::Listed, None) => self.catalog(&party, &target).await?,
-            (Effort::Fresh, _) => self.fresh_catalog(&party, &target).await?,
-        };
+        Ok(self.hit(view, entry, &target, &catalog, name))
+    }
+
+    /// The server's tool of this injected name, and the form in which it is.
+    fn hit(
+        &self,
+        view: &View,
+        entry: &Arc<ServerEntry>,
+        target: &Arc<Target>,
+        catalog: &Arc<Catalog>,
+        name: &str,
+    ) -> Option<(Route, Naming)> {
         let shown = Shown {
             view,
             entry,
-            target: &target,
-            catalog: &catalog,
+            target,
+            catalog,
         };
-        let listing = self.listings.get(&shown, self.naming);
-        Ok(self.forms().into_iter().find_map(|form| {
-            let tool = listing.tool(&shown, form, name)?;
-            Some((route(entry, &target, tool), form))
-        }))
+        let (tool, form) = self.injected(&shown, name)?;
+        Some((route(entry, target, tool), form))
     }
 
-    fn injected<'a>(&self, shown: &Shown<'a>, name: &str) -> Option<&'a Tool> {
+    fn injected<'a>(&self, shown: &Shown<'a>, name: &str) -> Option<(&'a Tool, Naming)> {
         let listing = self.listings.get(shown, self.naming);
         let mut forms = self.forms().into_iter();
-        forms.find_map(|form| listing.tool(shown, form, name))
+        forms.find_map(|form| Some((listing.tool(shown, form, name)?, form)))
     }
 
     /// Both naming forms, the set one first.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fakes::{FakeServer, World, key, private, public};
+use crate::model::definition::Isolation;
 use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 
 const U1: Option<&str> = Some("u1");
@@ -299,6 +300,45 @@ async fn new_credentials_lead_to_a_new_connection_and_the_old_one_closes() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn credentials_that_change_during_the_handshake_serve_nobody() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["find"]));
+    world.defines(U1, vec![private("books", "first-key")]);
+    *books.meanwhile.lock().unwrap() = Some(Box::new(|world| {
+        world.defines(U1, vec![private("books", "second-key")]);
+    }));
+    let actions = world.actions();
+    let call = json!({"server_name": "books", "tool_name": "find"});
+    actions.ask(U1, "call_tool", call).await.unwrap();
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    assert_eq!(FakeServer::count(&books.connects), 2);
+    assert_eq!(FakeServer::count(&books.closes), 1);
+    assert_eq!(
+        FakeServer::count(&books.lists),
+        1,
+        "the outdated one was not even listed"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_disabled_during_the_handshake_serves_nobody() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["find"]));
+    world.defines(U1, vec![public("books")]);
+    *books.meanwhile.lock().unwrap() = Some(Box::new(|world| {
+        let mut off = public("books");
+        off.definition.is_enabled = false;
+        world.defines(U1, vec![off]);
+    }));
+    let actions = world.actions();
+    let call = json!({"server_name": "books", "tool_name": "find"});
+    let failure = actions.ask(U1, "call_tool", call).await.unwrap_err();
+    assert_eq!(failure.code, ErrorCode::ServerDisabled);
+    assert_eq!(*books.calls.lock().unwrap(), [""; 0]);
+    assert_eq!(actions.pool.live(), 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disabled_or_deleted_server_is_closed_by_the_next_snapshot() {
     for user in [None, U1] {
         let world = World::default();
@@ -373,6 +413,53 @@ async fn a_user_closes_only_their_own_connection() {
     assert_eq!(closed(None, "books").await, 1);
     let rest = actions.ask(None, "shutdown", json!({})).await.unwrap();
     assert_eq!(rest["closed"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn conversations_are_closed_one_by_one_or_together() {
+    let world = World::default();
+    world.server("books", FakeServer::new(&["find"]));
+    let mut books = public("books");
+    books.definition.isolation = Some(Isolation::Session);
+    world.defines(U1, vec![books]);
+    let actions = world.actions();
+    let of = json!({"server_name": "books"});
+    for session in [Some("s1"), Some("s2"), Some("s3"), None] {
+        let connected = actions.ask_in(session, "connect_server", of.clone()).await;
+        assert!(connected.is_ok(), "{connected:?}");
+    }
+    let closed = |session| {
+        let asked = actions.ask_in(session, "disconnect_server", of.clone());
+        async { asked.await.unwrap()["closed"].clone() }
+    };
+    assert_eq!(closed(Some("s1")).await, 1);
+    assert_eq!(closed(Some("s1")).await, 0);
+    let servers = |session| {
+        let asked = actions.ask_in(session, "list_servers", json!({}));
+        async { asked.await.unwrap()["servers"][0]["connected"].clone() }
+    };
+    assert_eq!(servers(Some("s1")).await, false);
+    assert_eq!(servers(Some("s2")).await, true);
+    assert_eq!(servers(None).await, true);
+    assert_eq!(closed(None).await, 3);
+    assert_eq!(servers(None).await, false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnect_is_in_force_before_its_answer() {
+    let world = World::default();
+    world.server("books", FakeServer::new(&["find"]));
+    world.defines(None, vec![public("books")]);
+    let actions = world.actions();
+    let of = json!({"server_name": "books"});
+    for (name, params) in [("disconnect_server", of.clone()), ("shutdown", json!({}))] {
+        actions
+            .ask(None, "connect_server", of.clone())
+            .await
+            .unwrap();
+        let live = actions.live_when_in_force(name, params).await;
+        assert_eq!(live, [0], "{name}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -484,9 +571,7 @@ async fn warm_lists_are_shared_not_made_again() {
     let actions = Arc::new(world.actions());
     let first = actions.ask(U1, "list_tools", json!({})).await.unwrap();
     assert_eq!(first["tools"].as_array().unwrap().len(), 10_000);
-    let started = std::time::Instant::now();
     let rope = actions.list_all(U1).await;
-    println!("warm list of 10,000 tools: {:?}", started.elapsed());
     let again = actions.list_all(U1).await;
     let shared = |(one, two): (&bytes::Bytes, &bytes::Bytes)| one.as_ptr() == two.as_ptr();
     let long = |(one, _): &(&bytes::Bytes, &bytes::Bytes)| one.len() > 1000;

@@ -71,7 +71,7 @@ where
         let entries = match servers {
             Servers::All => enabled(&view),
             Servers::One(name) => vec![view.enabled(&name)?],
-            Servers::Some(names) => self.named(&view, &names, &mut gathered),
+            Servers::Some(names) => self.named(&view, &names, &mut gathered, context),
         };
         let asked = entries.iter().map(|entry| {
             let party = Party {
@@ -89,7 +89,7 @@ where
                 }
                 Err(failure) if alone => return Err(failure),
                 Err(failure) => {
-                    let error = self.render_failure(&entry.definition.name, failure);
+                    let error = self.render_failure(&entry.definition.name, failure, context);
                     gathered.errors.push(error);
                 }
             }
@@ -102,13 +102,16 @@ where
         view: &'a View,
         names: &[String],
         gathered: &mut Gathered,
+        context: &Context,
     ) -> Vec<&'a Arc<ServerEntry>> {
         let mut entries: Vec<&Arc<ServerEntry>> = Vec::new();
         for name in names {
             match view.enabled(name) {
                 Ok(entry) if entries.iter().any(|known| Arc::ptr_eq(known, entry)) => {}
                 Ok(entry) => entries.push(entry),
-                Err(failure) => gathered.errors.push(self.render_failure(name, failure)),
+                Err(failure) => gathered
+                    .errors
+                    .push(self.render_failure(name, failure, context)),
             }
         }
         entries
@@ -165,11 +168,8 @@ where
         let connected = self.pool.connected(|key| is_within(key, &context.caller));
         let until = context.deadline.at;
         let listed = connected.iter().map(|(target, session)| async move {
-            let failure = match self.catalogs.refresh(&target.key, session, until).await {
-                Ok(catalog) => return (target, Ok(catalog)),
-                Err(failure) => failure.elapsed(context.deadline.elapsed()),
-            };
-            (target, Err(failure.server(&target.server_name)))
+            let listed = self.catalogs.refresh(&target.key, session, until).await;
+            (target, listed)
         });
         let mut gathered = Gathered::default();
         let mut count = 0;
@@ -182,22 +182,22 @@ where
                     gathered.add_tools(as_sent(&catalog));
                     gathered.add_warnings(name, &catalog);
                 }
-                Err(failure) => gathered.errors.push(self.render_failure(name, failure)),
+                Err(failure) => gathered
+                    .errors
+                    .push(self.render_failure(name, failure, context)),
             }
         }
         Ok(gathered.into_rope(&refreshed(count)))
     }
 
     /// A failure as a member of `errors`.
-    pub(super) fn render_failure(&self, server: &str, failure: Failure) -> Value {
-        let failure = self.redactor.scrub_failure(failure);
+    fn render_failure(&self, server: &str, failure: Failure, context: &Context) -> Value {
+        let failure = self.outward(failure.server(server), context);
         let mut error = Map::new();
         error.insert("server_name".to_owned(), server.into());
         error.insert("error".to_owned(), failure.message.into());
         error.insert("error_code".to_owned(), failure.code.as_str().into());
-        if !failure.details.is_empty() {
-            error.insert("details".to_owned(), failure.details.into());
-        }
+        error.insert("details".to_owned(), failure.details.into());
         error.into()
     }
 }

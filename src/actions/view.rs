@@ -44,16 +44,20 @@ impl View {
         self.snapshot.servers.get(*self.by_id.get(id)?)
     }
 
+    /// The server of this name, enabled or not.
+    pub fn find(&self, name: &str) -> Result<&Arc<ServerEntry>, Failure> {
+        self.snapshot
+            .find(name)
+            .map_err(|failure| failure.server(name).phase(Phase::Resolve))
+    }
+
     /// The server of this name, if it is enabled.
     pub fn enabled(&self, name: &str) -> Result<&Arc<ServerEntry>, Failure> {
-        let entry = self
-            .snapshot
-            .find(name)
-            .map_err(|failure| failure.server(name).phase(Phase::Resolve))?;
+        let entry = self.find(name)?;
         if entry.definition.is_enabled {
             Ok(entry)
         } else {
-            Err(disabled(&entry.definition.name))
+            Err(disabled_server(&entry.definition.name))
         }
     }
 
@@ -116,7 +120,7 @@ fn without_user(entry: &ServerEntry) -> ServerEntry {
     }
 }
 
-fn disabled(name: &str) -> Failure {
+pub(super) fn disabled_server(name: &str) -> Failure {
     let message = format!("the server `{name}` is disabled");
     Failure::new(ErrorCode::ServerDisabled, message)
         .server(name)

@@ -125,6 +125,14 @@ pub(super) fn explain(error: &Value) -> String {
         lines.push("  the server's last lines on stderr:".to_owned());
         lines.extend(stderr.lines().map(|line| format!("    | {line}")));
     }
+    if let (Some("credentials_required"), Some(server)) = (
+        error["error_code"].as_str(),
+        details["server_name"].as_str(),
+    ) {
+        lines.push(format!(
+            "  to set them: mcp-client credential set {server} --user USER"
+        ));
+    }
     lines.join("\n")
 }
 

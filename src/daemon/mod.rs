@@ -1,5 +1,14 @@
 //! Floor 4: the resident process: command lines in, answer lines out.
 
+mod dispatch;
 mod lines;
+mod order;
+mod progress;
 mod protocol;
 mod scan;
+mod tasks;
+#[cfg(test)]
+mod tests;
+
+pub use dispatch::{Daemon, Notice};
+pub use lines::{Lines, Stream, claim_stdin, claim_stdout, read_lines};

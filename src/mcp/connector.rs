@@ -55,7 +55,7 @@ enum Era {
 
 /// Opens connections for the whole process.
 pub struct Connector {
-    http: reqwest::Client,
+    http: mcp_http::Client,
     verdicts: Mutex<HashMap<Fingerprint, Era>>,
     base_env: Vec<(String, String)>,
     start_timeout: Duration,

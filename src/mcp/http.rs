@@ -11,6 +11,7 @@ use bytes::{Bytes, BytesMut};
 use futures::StreamExt;
 use futures::stream::{self, BoxStream};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
+pub(super) use reqwest::Client;
 use reqwest::{Response, redirect};
 use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::streamable_http_client::{

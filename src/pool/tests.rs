@@ -1,9 +1,11 @@
 //! The pool's invariants, over a connector whose every start the test decides.
 
+mod storm;
+
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -12,6 +14,7 @@ use crate::model::caller::{ServerId, UserId};
 use crate::model::resolve::{Fingerprint, Launch, Scope};
 
 /// What the next start does; after the last, starts succeed at once.
+#[derive(Clone, Debug)]
 enum Plan {
     Succeed(Duration),
     Fail(ErrorCode),
@@ -32,6 +35,7 @@ struct Fake {
 
 /// The life of a fake session, seen from outside; it does not keep the session.
 struct Life {
+    key: PoolKey,
     dead: watch::Sender<bool>,
     closed: watch::Sender<bool>,
 }
@@ -53,7 +57,7 @@ impl Drop for Counted<'_> {
 impl Connect for Arc<Fake> {
     type Session = FakeSession;
 
-    async fn connect(&self, _target: Arc<Target>) -> Result<FakeSession, Failure> {
+    async fn connect(&self, target: Arc<Target>) -> Result<FakeSession, Failure> {
         self.begun.fetch_add(1, Ordering::SeqCst);
         let now = self.starting.fetch_add(1, Ordering::SeqCst) + 1;
         let _running = Counted(&self.starting);
@@ -67,6 +71,7 @@ impl Connect for Arc<Fake> {
             Some(Plan::Panic) => panic!("a fault in the connector"),
         }
         let life = Arc::new(Life {
+            key: target.key.clone(),
             dead: watch::Sender::new(false),
             closed: watch::Sender::new(false),
         });
@@ -116,8 +121,13 @@ impl Fake {
     }
 
     fn open(&self) -> usize {
+        self.open_within(|_| true)
+    }
+
+    fn open_within(&self, bound: impl Fn(&PoolKey) -> bool) -> usize {
         let sessions = self.sessions.lock().unwrap();
-        sessions.iter().filter(|life| !life.is_closed()).count()
+        let open = sessions.iter().filter(|life| !life.is_closed());
+        open.filter(|life| bound(&life.key)).count()
     }
 }
 

@@ -179,8 +179,8 @@ fn get(server: &Arc<Server>, streams: &Streams, head: &Head, exchange: &Arc<Exch
 }
 
 fn delete(server: &Arc<Server>, head: &Head, exchange: &Arc<Exchange>) {
-    while server.script.http.hang_on_delete {
-        std::thread::park();
+    if server.script.http.hang_on_delete {
+        steps::hang();
     }
     if let Some(session) = head.headers.get("mcp-session-id") {
         server.sessions.lock().expect("unpoisoned").remove(session);

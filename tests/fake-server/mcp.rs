@@ -80,6 +80,8 @@ pub struct Server {
     pub journal: Journal,
     /// Replaces the tools of the script.
     pub tools: Mutex<Option<Vec<Value>>>,
+    /// Scenes added on the way, before those of the script.
+    pub added: Mutex<HashMap<String, Scene>>,
     pub asked: Mutex<HashMap<u64, Sender<Value>>>,
     next_ask: AtomicU64,
     pub sessions: Mutex<HashSet<String>>,
@@ -97,6 +99,7 @@ impl Server {
             journal: Journal::open(script.journal.as_deref()),
             script,
             tools: Mutex::default(),
+            added: Mutex::default(),
             asked: Mutex::default(),
             next_ask: AtomicU64::new(1),
             sessions: Mutex::default(),
@@ -203,13 +206,14 @@ impl Server {
 
     /// The steps for `key`, if any are (still) due.
     pub fn scene(&self, key: &str) -> Option<Vec<Step>> {
-        match self.script.on.get(key)? {
-            Scene::Always(steps) => Some(steps.clone()),
+        let added = self.added.lock().expect("unpoisoned").get(key).cloned();
+        match added.or_else(|| self.script.on.get(key).cloned())? {
+            Scene::Always(steps) => Some(steps),
             Scene::Times { times, steps } => {
                 let played = self.journal.count("scene", key);
-                (played < *times).then(|| {
+                (played < times).then(|| {
                     self.journal.note("scene", json!({"key": key}));
-                    steps.clone()
+                    steps
                 })
             }
         }

@@ -246,6 +246,11 @@ pub enum Step {
     Tools {
         tools: Vec<Value>,
     },
+    /// From now on these steps for the key.
+    On {
+        key: String,
+        steps: Vec<Step>,
+    },
     /// A process below, which stays.
     Spawn {
         #[serde(default)]

@@ -66,7 +66,5 @@ fn linger(setsid: bool) {
         rustix::process::setsid().expect("a session of its own");
     }
     println!("lingering");
-    loop {
-        std::thread::park();
-    }
+    steps::hang();
 }

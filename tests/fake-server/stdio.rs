@@ -55,14 +55,14 @@ pub fn serve(server: &Arc<Server>) {
             Ok(0) | Err(_) => break,
             Ok(_) => server.take(line.trim_ascii_end(), &wire),
         }
-        while server.stopped_reading.load(Ordering::SeqCst) {
-            std::thread::park();
+        if server.stopped_reading.load(Ordering::SeqCst) {
+            steps::hang();
         }
     }
     server.journal.note("eof", json!({}));
     play("eof", server, &wire);
-    while server.script.ignore_eof {
-        std::thread::park();
+    if server.script.ignore_eof {
+        steps::hang();
     }
     server.exit(0);
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::mcp::{Request, Server, Wire};
-use crate::script::Step;
+use crate::script::{Scene, Step};
 use crate::tools;
 
 thread_local! {
@@ -80,9 +80,7 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
                 rustix::process::Signal::KILL,
             );
         }
-        Step::Hang => loop {
-            std::thread::park();
-        },
+        Step::Hang => hang(),
         // Taken note of before the first step.
         Step::StopReading => {}
         Step::CloseStdout => close_stdout(),
@@ -103,6 +101,10 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
         Step::Progress { times, every_ms } => progress(request, times, every_ms, wire),
         Step::Ask { method, params } => ask(server, &method, params, wire),
         Step::Tools { tools } => *server.tools.lock().expect("unpoisoned") = Some(tools),
+        Step::On { key, steps } => {
+            let mut added = server.added.lock().expect("unpoisoned");
+            added.insert(key, Scene::Always(steps));
+        }
         Step::Spawn {
             setsid,
             holds_stdout,
@@ -115,6 +117,13 @@ fn play(server: &Arc<Server>, step: Step, request: &Request, wire: &Arc<dyn Wire
         Step::Forget => server.sessions.lock().expect("unpoisoned").clear(),
         Step::Cut => wire.cut(),
         Step::Tcp { latin1 } => wire.tcp(&latin1_bytes(&latin1.replace("$ID", id))),
+    }
+}
+
+/// Stays, until the process ends.
+pub fn hang() -> ! {
+    loop {
+        std::thread::park();
     }
 }
 
@@ -203,6 +212,10 @@ fn ask(server: &Arc<Server>, method: &str, params: Option<Value>, wire: &Arc<dyn
         .note("asked", json!({"method": method, "answer": answer}));
 }
 
+#[expect(
+    clippy::zombie_processes,
+    reason = "leaving it behind is what it is for"
+)]
 fn spawn(server: &Server, setsid: bool, holds_stdout: bool) {
     let mut command = Command::new(std::env::current_exe().expect("our own path"));
     command

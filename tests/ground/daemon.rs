@@ -209,6 +209,24 @@ impl Daemon {
         }
     }
 
+    /// The next answer nobody has asked for yet, whichever it is.
+    #[track_caller]
+    pub fn answer_to_any(&mut self) -> Answer {
+        loop {
+            if let Some(waiting) = self
+                .answers
+                .values_mut()
+                .find(|waiting| !waiting.is_empty())
+            {
+                return waiting.remove(0);
+            }
+            match self.lines.recv_timeout(PATIENCE) {
+                Ok(line) => self.sort(line),
+                Err(fault) => panic!("no answer ({fault}); stderr:\n{}", self.stderr()),
+            }
+        }
+    }
+
     /// Awaits the next line that is no answer.
     #[track_caller]
     pub fn event(&mut self) -> Value {
@@ -263,23 +281,31 @@ impl Daemon {
         kill_process(pid, signal).expect("the daemon lives");
     }
 
-    pub fn close_stdin(&mut self) {
-        self.stdin = None;
+    /// The most memory it has had, in bytes.
+    pub fn peak_memory(&self) -> u64 {
+        let status =
+            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
+        let peak = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmHWM:"))
+            .expect("a peak");
+        peak.trim()
+            .trim_end_matches(" kB")
+            .parse::<u64>()
+            .expect("a number")
+            * 1024
     }
 
-    /// Waits until the daemon has read its input to the end: its end of the pipe is at its end.
-    pub fn await_end_of_input(&self) {
-        // The reading thread of the daemon has left `read` when no thread of it waits in a pipe read.
-        let task = format!("/proc/{}/task", self.pid());
-        wait_for("the end of input to be read", || {
-            let threads = std::fs::read_dir(&task).ok()?.flatten();
-            let waiting = threads
-                .filter_map(|thread| std::fs::read_to_string(thread.path().join("syscall")).ok());
-            waiting
-                .into_iter()
-                .all(|call| !call.starts_with("0 0x0 "))
-                .then_some(())
-        });
+    /// Whether the process has ended (and is reaped).
+    pub fn has_ended(&mut self) -> bool {
+        self.child
+            .try_wait()
+            .expect("it can be waited for")
+            .is_some()
+    }
+
+    pub fn close_stdin(&mut self) {
+        self.stdin = None;
     }
 
     /// Waits until the process has ended.

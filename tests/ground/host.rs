@@ -95,6 +95,13 @@ impl Host {
         self.rows.lock().expect("unpoisoned").servers.push(row);
     }
 
+    /// The row of a server.
+    pub fn server(&self, name: &str) -> Value {
+        let rows = self.rows.lock().expect("unpoisoned");
+        let row = rows.servers.iter().find(|row| row["name"] == name);
+        row.expect("a server of that name").clone()
+    }
+
     pub fn change_server(&self, name: &str, column: &str, value: impl Into<Value>) {
         let mut rows = self.rows.lock().expect("unpoisoned");
         let row = rows

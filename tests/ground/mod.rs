@@ -5,7 +5,7 @@
 //! nothing but JSON on stdout, no canary secret in logs or failures, no process left.
 
 // Every test file compiles this module for itself and uses its own part of it.
-#![allow(dead_code)]
+#![allow(dead_code, unused_imports)]
 
 mod daemon;
 mod fake;

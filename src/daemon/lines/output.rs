@@ -17,11 +17,11 @@ pub const QUEUE_LIMIT: usize = 32 << 20;
 /// How full the queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Level {
-    /// Everything was handed to the system.
-    Empty,
-    Some,
+    Open,
     /// Above [`QUEUE_LIMIT`].
     Full,
+    /// After [`Lines::finish`]: everything was handed to the system.
+    Done,
     /// The host has closed its end: nothing can be written any more.
     Gone,
 }
@@ -35,6 +35,9 @@ struct Shared {
     filled: Condvar,
     level: watch::Sender<Level>,
     ascii: bool,
+    /// Takes lines in place of the queue, for tests that hold the clock.
+    #[cfg(test)]
+    tap: Option<tokio::sync::mpsc::UnboundedSender<Rope>>,
 }
 
 #[derive(Default)]
@@ -42,6 +45,17 @@ struct Queue {
     lines: VecDeque<Rope>,
     /// Not yet handed to the system, the burst being written included.
     bytes: usize,
+    finishing: bool,
+}
+
+impl Queue {
+    fn level(&self) -> Level {
+        match self.bytes {
+            0 if self.finishing => Level::Done,
+            0..=QUEUE_LIMIT => Level::Open,
+            _ => Level::Full,
+        }
+    }
 }
 
 impl Lines {
@@ -71,8 +85,10 @@ impl Lines {
         let shared = Arc::new(Shared {
             queue: Mutex::default(),
             filled: Condvar::new(),
-            level: watch::Sender::new(Level::Empty),
+            level: watch::Sender::new(Level::Open),
             ascii,
+            #[cfg(test)]
+            tap: None,
         });
         let own = shared.clone();
         thread::Builder::new()
@@ -85,11 +101,42 @@ impl Lines {
     /// host still reads.
     pub fn send(&self, line: Rope) {
         let line = if self.0.ascii { ascii(line) } else { line };
+        #[cfg(test)]
+        if let Some(tap) = &self.0.tap {
+            let _ = tap.send(line);
+            return;
+        }
         let mut queue = self.0.lock();
         queue.bytes += line.len() + 1;
         queue.lines.push_back(line);
-        self.0.tell(queue.bytes);
+        self.0.tell(queue.level());
         self.0.filled.notify_one();
+    }
+
+    /// From now on [`Level::Done`] tells that nothing waits any more.
+    pub fn finish(&self) {
+        let mut queue = self.0.lock();
+        queue.finishing = true;
+        self.0.tell(queue.level());
+    }
+
+    /// Lines that come out of the receiver at once, without a thread.
+    #[cfg(test)]
+    pub fn tapped() -> (Self, tokio::sync::mpsc::UnboundedReceiver<Rope>) {
+        let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let shared = Shared {
+            queue: Mutex::default(),
+            filled: Condvar::new(),
+            level: watch::Sender::new(Level::Open),
+            ascii: false,
+            tap: Some(sender),
+        };
+        (Self(Arc::new(shared)), receiver)
+    }
+
+    #[cfg(test)]
+    pub fn set_level(&self, level: Level) {
+        self.0.level.send_replace(level);
     }
 
     pub fn level(&self) -> watch::Receiver<Level> {
@@ -107,12 +154,7 @@ impl Shared {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn tell(&self, bytes: usize) {
-        let now = match bytes {
-            0 => Level::Empty,
-            1..=QUEUE_LIMIT => Level::Some,
-            _ => Level::Full,
-        };
+    fn tell(&self, now: Level) {
         self.level.send_if_modified(|level| {
             let changed = *level != now && *level != Level::Gone;
             if changed {
@@ -133,7 +175,7 @@ impl Shared {
             }
             let mut queue = self.lock();
             queue.bytes -= bytes;
-            self.tell(queue.bytes);
+            self.tell(queue.level());
         }
     }
 

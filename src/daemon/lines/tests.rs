@@ -122,9 +122,10 @@ fn written(lines: Vec<Rope>, ascii: bool) -> Vec<u8> {
     let stream = Trickle::default();
     let writer = Lines::to_plain(stream.clone(), ascii).expect("a thread");
     lines.into_iter().for_each(|line| writer.send(line));
+    writer.finish();
     let mut level = writer.level();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let emptied = level.wait_for(|level| *level == Level::Empty);
+    let emptied = level.wait_for(|level| *level == Level::Done);
     runtime
         .expect("a runtime")
         .block_on(emptied)
@@ -138,7 +139,7 @@ fn a_host_that_is_gone_is_noticed_while_nothing_is_written() {
     let (reader, writer) = io::pipe().expect("a pipe");
     let lines = Lines::to(OwnedFd::from(writer).into(), false).expect("threads");
     let mut level = lines.level();
-    assert_eq!(*level.borrow(), Level::Empty);
+    assert_eq!(*level.borrow(), Level::Open);
     drop(reader);
     let runtime = tokio::runtime::Builder::new_current_thread().build();
     let gone = level.wait_for(|level| *level == Level::Gone);
@@ -162,9 +163,10 @@ fn a_host_that_does_not_read_fills_the_queue_and_loses_nothing() {
         read.chunks(answer.len() + 1)
             .all(|line| line.ends_with(b"7\n"))
     );
+    lines.finish();
     let mut level = lines.level();
     let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let emptied = level.wait_for(|level| *level == Level::Empty);
+    let emptied = level.wait_for(|level| *level == Level::Done);
     runtime
         .expect("a runtime")
         .block_on(emptied)
