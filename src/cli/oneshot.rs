@@ -11,11 +11,10 @@ use crate::actions::{Action, Actions, Context, Perform};
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::json::Rope;
-use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
 
 /// The command failed; see the error.
-pub(super) const FAILED: u8 = 1;
+const FAILED: u8 = 1;
 /// The tool ran and reported an error of its own.
 pub(super) const TOOL_ERROR: u8 = 3;
 
@@ -39,7 +38,7 @@ pub(super) async fn perform(
     asking: &Asking,
     action: Action,
 ) -> Result<Rope, Failure> {
-    let actions = Actions::open(settings, Redactor::default()).await?;
+    let actions = Actions::open(settings, super::REDACTOR.clone()).await?;
     let context = Context {
         caller: Caller {
             user: asking.user.as_deref().map(UserId::new),
@@ -78,11 +77,16 @@ pub(super) fn read(answer: &Rope) -> Result<Value, Failure> {
 }
 
 pub(super) fn fail(asking: &Asking, failure: &Failure) -> ExitCode {
-    if asking.json {
-        print(&rendered(failure).to_string());
-    } else {
-        eprintln!("{}", explain(&rendered(failure)));
+    if !asking.json {
+        return report(failure);
     }
+    print(&rendered(failure).to_string());
+    ExitCode::from(FAILED)
+}
+
+/// Tells a person what failed; gives the exit code.
+pub(super) fn report(failure: &Failure) -> ExitCode {
+    eprintln!("{}", explain(&rendered(failure)));
     ExitCode::from(FAILED)
 }
 
@@ -125,9 +129,10 @@ pub(super) fn explain(error: &Value) -> String {
         lines.push("  the server's last lines on stderr:".to_owned());
         lines.extend(stderr.lines().map(|line| format!("    | {line}")));
     }
-    if let (Some("credentials_required"), Some(server)) =
-        (error["error_code"].as_str(), details["server_name"].as_str())
-    {
+    if let (Some("credentials_required"), Some(server)) = (
+        error["error_code"].as_str(),
+        details["server_name"].as_str(),
+    ) {
         lines.push(format!(
             "  to set them: mcp-client credential set {server} --user USER"
         ));
