@@ -259,15 +259,15 @@ fn a_server_deaf_to_eof_and_term_is_killed_and_reaped() {
     );
     let mut daemon = ground.daemon();
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    let pid = fake.events_of("start")[0]["pid"].as_i64().expect("a pid");
+    let pid = fake.served()[0];
     daemon
         .ask(
             "alice",
             json!({"action": "disconnect_server", "server_name": "books"}),
         )
         .ok();
-    assert_eq!(fake.events_of("eof").len(), 1, "first its input was closed");
-    assert_eq!(fake.events_of("term").len(), 1, "then it was told to end");
+    assert_eq!(fake.served_and("eof"), 1, "first its input was closed");
+    assert_eq!(fake.served_and("term"), 1, "then it was told to end");
     wait_for("the end of the server", || {
         ground::state_of(pid).is_none().then_some(())
     });

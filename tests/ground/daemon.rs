@@ -85,6 +85,20 @@ impl Answer {
     }
 }
 
+/// Reads a line. JSON that `Value` cannot hold (deep nesting, 1e400, half a surrogate pair) is JSON
+/// all the same: a result of that kind is left to its text.
+fn read(line: &str) -> Result<Value, serde_json::Error> {
+    if let Ok(value) = serde_json::from_str(line) {
+        return Ok(value);
+    }
+    let members: HashMap<String, &RawValue> = serde_json::from_str(line)?;
+    let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
+    Ok(members
+        .into_iter()
+        .map(|(name, raw)| (name, value(raw)))
+        .collect())
+}
+
 pub struct Daemon {
     child: Child,
     stdin: Option<ChildStdin>,
@@ -240,8 +254,8 @@ impl Daemon {
     }
 
     fn sort(&mut self, line: String) {
-        let value: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|fault| panic!("not JSON on stdout ({fault}): {line}"));
+        let value =
+            read(&line).unwrap_or_else(|fault| panic!("not JSON on stdout ({fault}): {line}"));
         if value.get("type").is_some() {
             for reserved in ["task_id", "error", "result", "success"] {
                 assert!(
