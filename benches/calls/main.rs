@@ -7,9 +7,7 @@
 mod echo;
 mod peer;
 
-use std::io::{Read, Write};
-use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 use peer::{Http, Lines, Listening, one_by_one};
@@ -63,40 +61,51 @@ fn show(name: &str, value: f64, unit: &str, must: &str, aim: &str) {
     println!("{name:<58} {value:>9} {unit:<2} {must:>10} {aim:>10}");
 }
 
-/// A home for daemons, and a config host that tells them of the two echo servers.
+/// A home for daemons, whose store knows the two echo servers.
 struct Ground {
     home: tempfile::TempDir,
-    host: u16,
     http: u16,
 }
 
 impl Ground {
     fn new(http: u16) -> Self {
+        let home = tempfile::tempdir().expect("a directory");
+        let ground = Self { home, http };
         let echo = std::env::current_exe().expect("our own path");
-        let servers = json!({"code": 200, "data": {"servers": [
-            {"id": "1", "name": "echo", "command": echo, "args": ["--echo-stdio"], "is_public": true},
-            {"id": "2", "name": "far", "transport_type": "http", "url": format!("http://127.0.0.1:{http}/mcp"), "is_public": true}
-        ], "default_credentials": [], "user_credentials": []}});
-        Self {
-            home: tempfile::tempdir().expect("a directory"),
-            host: host(&servers),
-            http,
-        }
+        ground.add(
+            &json!({"name": "echo", "command": echo, "args": ["--echo-stdio"], "is_public": true}),
+        );
+        let url = format!("http://127.0.0.1:{http}/mcp");
+        ground
+            .add(&json!({"name": "far", "transport_type": "http", "url": url, "is_public": true}));
+        ground
     }
 
-    fn daemon(&self) -> Lines {
+    fn add(&self, row: &Value) {
+        let mut command = self.command();
+        command.args(["server", "add", "--json", "-"]);
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .spawn()
+            .expect("it starts");
+        let stdin = child.stdin.take().expect("piped");
+        serde_json::to_writer(stdin, row).expect("it reads");
+        assert!(child.wait().expect("it ends").success());
+    }
+
+    fn command(&self) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_mcp-client"));
         command
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-            .env("HOME", self.home.path());
+            .env("HOME", self.home.path())
+            .env("MCP_CLIENT_DATA_DIR", self.home.path().join("data"));
         command
-            .env("MCP_CLIENT_DATA_DIR", self.home.path().join("data"))
-            .env("MCP_CLIENT_CONFIG_TTL", "1h");
-        command
-            .env("API_BASE", format!("http://127.0.0.1:{}", self.host))
-            .env("INTERNAL_TOKEN", "bench");
-        Lines::start(&mut command)
+    }
+
+    fn daemon(&self) -> Lines {
+        Lines::start(&mut self.command())
     }
 
     /// A daemon that has answered a call of `server`.
@@ -114,25 +123,6 @@ impl Ground {
         echo.read();
         echo
     }
-}
-
-/// Answers every request with these definitions.
-fn host(definitions: &Value) -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    let port = listener.local_addr().expect("an address").port();
-    let body = definitions.to_string();
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
-        body.len()
-    );
-    std::thread::spawn(move || {
-        for mut stream in listener.incoming().flatten() {
-            // The request fits one read here; what it says does not matter.
-            let _ = stream.read(&mut [0; 4096]);
-            let _ = stream.write_all(answer.as_bytes());
-        }
-    });
-    port
 }
 
 /// The call everybody makes: 225 bytes there and back.

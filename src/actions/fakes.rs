@@ -14,7 +14,7 @@ use super::seams::{CallTools, Snapshots};
 use super::{Action, Context, Perform};
 use crate::directory::Snapshot;
 use crate::mcp::{Connect, Connected, ListedTools, ServerIdentity, ToolCall};
-use crate::model::caller::{Caller, ServerId, UserId};
+use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::definition::{Definition, Template, TransportType};
 use crate::model::error::{ErrorCode, Failure, Phase};
@@ -201,6 +201,10 @@ impl CallTools for FakeSession {
         &self.identity
     }
 
+    fn noise(&self) -> u64 {
+        3
+    }
+
     async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
         self.server
             .calls
@@ -285,6 +289,32 @@ impl Actions<World, World> {
     ) -> Result<Value, Failure> {
         self.ask_within(user, name, params, Duration::from_secs(30))
             .await
+    }
+
+    /// Performs one command in one conversation of a user.
+    pub(super) async fn ask_in(
+        &self,
+        session: Option<&str>,
+        name: &str,
+        params: Value,
+    ) -> Result<Value, Failure> {
+        let mut context = context(Some("u1"), Duration::from_secs(30));
+        context.caller.session = session.map(SessionId::new);
+        let action = Action::parse(name, Some(&RawJson::from(&params)))?;
+        let answer = self.perform(action, context).await?.concat();
+        Ok(serde_json::from_slice(&answer).expect("an answer is JSON"))
+    }
+
+    /// The live connections at each moment at which the command said that it is in force.
+    pub(super) async fn live_when_in_force(&self, name: &str, params: Value) -> Vec<usize> {
+        let seen = Arc::new(Mutex::new(Vec::new()));
+        let (pool, marks) = (self.pool.clone(), seen.clone());
+        let mut context = context(None, Duration::from_secs(30));
+        context.in_force = Arc::new(move || marks.lock().unwrap().push(pool.live()));
+        let action = Action::parse(name, Some(&RawJson::from(&params))).expect("an action");
+        self.perform(action, context).await.expect("an answer");
+        let seen = seen.lock().unwrap();
+        seen.clone()
     }
 
     /// A whole `list_tools`, as it goes to the host.

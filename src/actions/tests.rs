@@ -6,6 +6,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::fakes::{FakeServer, World, key, private, public};
+use crate::model::definition::Isolation;
 use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 
 const U1: Option<&str> = Some("u1");
@@ -415,6 +416,53 @@ async fn a_user_closes_only_their_own_connection() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn conversations_are_closed_one_by_one_or_together() {
+    let world = World::default();
+    world.server("books", FakeServer::new(&["find"]));
+    let mut books = public("books");
+    books.definition.isolation = Some(Isolation::Session);
+    world.defines(U1, vec![books]);
+    let actions = world.actions();
+    let of = json!({"server_name": "books"});
+    for session in [Some("s1"), Some("s2"), Some("s3"), None] {
+        let connected = actions.ask_in(session, "connect_server", of.clone()).await;
+        assert!(connected.is_ok(), "{connected:?}");
+    }
+    let closed = |session| {
+        let asked = actions.ask_in(session, "disconnect_server", of.clone());
+        async { asked.await.unwrap()["closed"].clone() }
+    };
+    assert_eq!(closed(Some("s1")).await, 1);
+    assert_eq!(closed(Some("s1")).await, 0);
+    let servers = |session| {
+        let asked = actions.ask_in(session, "list_servers", json!({}));
+        async { asked.await.unwrap()["servers"][0]["connected"].clone() }
+    };
+    assert_eq!(servers(Some("s1")).await, false);
+    assert_eq!(servers(Some("s2")).await, true);
+    assert_eq!(servers(None).await, true);
+    assert_eq!(closed(None).await, 3);
+    assert_eq!(servers(None).await, false);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_disconnect_is_in_force_before_its_answer() {
+    let world = World::default();
+    world.server("books", FakeServer::new(&["find"]));
+    world.defines(None, vec![public("books")]);
+    let actions = world.actions();
+    let of = json!({"server_name": "books"});
+    for (name, params) in [("disconnect_server", of.clone()), ("shutdown", json!({}))] {
+        actions
+            .ask(None, "connect_server", of.clone())
+            .await
+            .unwrap();
+        let live = actions.live_when_in_force(name, params).await;
+        assert_eq!(live, [0], "{name}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn connect_server_tells_what_it_met_and_init_connects_the_public_ones() {
     let world = World::default();
     world.server("books", FakeServer::new(&["find"]));
@@ -499,6 +547,7 @@ async fn list_servers_tells_where_each_stands() {
     assert_eq!(books["tools_count"], 1);
     assert_eq!(books["credential_source"], "default");
     assert_eq!(books["protocol_version"], "2025-11-25");
+    assert_eq!(books["noise_lines"], 3);
     assert_eq!(off["status"], "disabled");
     assert_eq!(lacking["status"], "credentials_required");
     assert_eq!(lacking["has_credential"], false);

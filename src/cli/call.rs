@@ -29,6 +29,7 @@ pub struct Args {
     pub asking: Asking,
 }
 
+/// Calls the tool; the exit code is as the help says.
 pub async fn run(args: Args, settings: &Settings) -> ExitCode {
     let answer = match read_arguments(&args.arguments) {
         Ok(arguments) => call(&args, arguments, settings).await,

@@ -1,6 +1,7 @@
 //! Floor 5: the command line.
 
 mod call;
+mod credential;
 mod demo_server;
 mod demo_tools;
 mod flags;
@@ -8,6 +9,7 @@ mod guardian;
 mod log;
 mod oneshot;
 mod run;
+mod server;
 mod servers;
 mod tools;
 mod transcript;
@@ -72,6 +74,8 @@ enum Command {
     Call(call::Args),
     Tools(tools::Args),
     Servers(servers::Args),
+    Server(server::Args),
+    Credential(credential::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
     /// Print the completions of a shell
@@ -133,6 +137,14 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
         Command::Servers(args) => {
             with_settings(flags, async |settings| servers::run(args, &settings).await)
         }
+        Command::Server(args) => with_settings(flags, async |settings| {
+            let edited = server::run(args, &settings).await;
+            edited.unwrap_or_else(|failure| oneshot::report(&failure))
+        }),
+        Command::Credential(args) => with_settings(flags, async |settings| {
+            let edited = credential::run(args, &settings).await;
+            edited.unwrap_or_else(|failure| oneshot::report(&failure))
+        }),
     }
 }
 

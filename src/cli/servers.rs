@@ -15,6 +15,7 @@ pub struct Args {
     pub asking: Asking,
 }
 
+/// Lists the servers; connects to none.
 pub async fn run(args: Args, settings: &Settings) -> ExitCode {
     let answer = oneshot::perform(settings, &args.asking, Action::ListServers).await;
     oneshot::finish(&args.asking, answer, shown)

@@ -17,6 +17,7 @@ pub struct Args {
     pub asking: Asking,
 }
 
+/// Lists the tools; fails only if the one server asked for fails.
 pub async fn run(args: Args, settings: &Settings) -> ExitCode {
     let action = Action::ListTools {
         servers: args.server.map_or(Servers::All, Servers::One),

@@ -38,12 +38,14 @@ impl Key {
 
 pub type Answer = Result<Arc<Snapshot>, Failure>;
 
+/// The answer to a question on its way.
+pub type Coming = Shared<BoxFuture<'static, Answer>>;
+
 /// A question on its way to the config API; whoever asks meanwhile waits for the same answer.
-#[derive(Clone)]
 pub struct Flight {
     pub sequence: u64,
     pub freshness: Freshness,
-    pub answer: Shared<BoxFuture<'static, Answer>>,
+    pub answer: Coming,
 }
 
 /// The last good answer.
@@ -82,12 +84,13 @@ pub struct Slot {
 
 impl Slot {
     /// The answer at hand, or the one that is on its way and will be as fresh as `now`.
-    pub fn current(&self, now: Freshness) -> Option<Result<Arc<Snapshot>, Flight>> {
+    pub fn current(&self, now: Freshness) -> Option<Result<Arc<Snapshot>, Coming>> {
         if let Some(kept) = self.kept.as_ref().filter(|kept| kept.holds(now)) {
             return Some(Ok(kept.snapshot.clone()));
         }
         let fits = |flight: &&Flight| now != Freshness::Asked && flight.freshness == now;
-        self.flight.as_ref().filter(fits).cloned().map(Err)
+        let flight = self.flight.as_ref().filter(fits)?;
+        Some(Err(flight.answer.clone()))
     }
 
     /// Ends the flight and keeps what it brought, unless a later one was faster.

@@ -20,7 +20,7 @@ use crate::model::redact::Redactor;
 use crate::model::resolve::ServerEntry;
 use crate::model::settings::{ConfigSettings, Settings};
 
-use cache::{Answer, Cache, Flight, Kept, Key, Slot};
+use cache::{Answer, Cache, Coming, Flight, Kept, Key, Slot};
 use foreign::Foreign;
 use reader::Reader;
 use source::{ConfigSource, Embedded, Fetched, Freshness, Trouble};
@@ -138,12 +138,12 @@ impl Directory {
         };
         match self.0.cache.with(&key, start) {
             Ok(snapshot) => Ok(snapshot),
-            Err(flight) => flight.answer.await,
+            Err(coming) => coming.await,
         }
     }
 
     /// Asks in a task of its own: the answer does not depend on the patience of who asked first.
-    fn take_off(&self, slot: &mut Slot, key: &Key, caller: &Caller, now: Freshness) -> Flight {
+    fn take_off(&self, slot: &mut Slot, key: &Key, caller: &Caller, now: Freshness) -> Coming {
         if slot.token.is_none() {
             slot.token = caller.access_token.clone();
             slot.token
@@ -160,16 +160,16 @@ impl Directory {
             freshness: now,
         };
         let task = tokio::spawn(question.settle());
-        let flight = Flight {
+        let answer = task
+            .map(|ended| ended.unwrap_or_else(|_| Err(broken())))
+            .boxed()
+            .shared();
+        slot.flight = Some(Flight {
             sequence,
             freshness: now,
-            answer: task
-                .map(|ended| ended.unwrap_or_else(|_| Err(broken())))
-                .boxed()
-                .shared(),
-        };
-        slot.flight = Some(flight.clone());
-        flight
+            answer: answer.clone(),
+        });
+        answer
     }
 }
 
@@ -206,10 +206,7 @@ impl Question {
     async fn try_within_timeout(&self) -> Result<Kept, Trouble> {
         let timeout = self.inner.settings.timeout;
         let end = Instant::now() + timeout;
-        let known_to_fail = self
-            .at_hand
-            .as_ref()
-            .is_some_and(|kept| kept.failed.is_some());
+        let known_to_fail = self.usable().is_some_and(|kept| kept.failed.is_some());
         let mut pause = FIRST_PAUSE;
         loop {
             let trouble = match timeout_at(end, self.try_once()).await {
@@ -288,12 +285,7 @@ impl Question {
             }
             Trouble::Passing(reason) => reason,
         };
-        let max_stale = self.inner.settings.max_stale;
-        let usable = self
-            .at_hand
-            .clone()
-            .filter(|kept| kept.confirmed.elapsed() <= max_stale);
-        let Some(mut kept) = usable else {
+        let Some(mut kept) = self.usable().cloned() else {
             let advice = "try again when it is back";
             return (failure(ErrorCode::ConfigUnavailable, &reason, advice), None);
         };

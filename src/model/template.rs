@@ -89,6 +89,13 @@ pub fn expand<'p, 'f: 'p>(
     }
 }
 
+/// The credential fields that `template` names.
+pub fn fields_named(template: &str) -> impl Iterator<Item = &str> {
+    let pattern = PLACEHOLDER.as_ref().into_iter();
+    let found = pattern.flat_map(move |pattern| pattern.captures_iter(template));
+    found.filter_map(|found| found.get(1).map(|field| field.as_str()))
+}
+
 /// What one match of the pattern is replaced by.
 fn piece<'p, 'f: 'p>(
     found: &Captures<'p>,

@@ -49,6 +49,12 @@ fn fills_in_fields_and_leaves_the_rest() {
 }
 
 #[test]
+fn tells_which_fields_a_template_names() {
+    let named: Vec<_> = fields_named("${user.A} $${user.B} ${NAME} x${user.c-d}").collect();
+    assert_eq!(named, ["A", "c-d"]);
+}
+
+#[test]
 fn names_the_field_that_is_missing() {
     for field in ["A", "a.b-c_1", "_"] {
         let template = format!("x${{user.{field}}}");
@@ -242,7 +248,7 @@ proptest! {
     /// these afterwards comes to the same.
     #[test]
     fn one_pass(template in tricky(), a in tricky(), b in tricky()) {
-        let template = template.replace('\u{1}', "").replace('\u{2}', "");
+        let template = template.replace(['\u{1}', '\u{2}'], "");
         let (a, b) = (a.replace('\0', ""), b.replace('\0', ""));
         let marks = |field: &str| match field { "A" => Some("\u{1}"), "B" => Some("\u{2}"), _ => None };
         let values = |field: &str| match field { "A" => Some(a.as_str()), "B" => Some(b.as_str()), _ => None };

@@ -5,7 +5,7 @@ mod storm;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 use super::*;
@@ -181,6 +181,7 @@ fn target(server: &str, user: Option<&str>, version: u8) -> Arc<Target> {
             env: BTreeMap::new(),
         },
         credential_source: None,
+        credentials: None,
         definition_fingerprint: Fingerprint([version; 16]),
     })
 }

@@ -62,6 +62,7 @@ An indented line continues the one before. In an expected answer:
   {..., \"...\": true}                           any further members
 Exit codes: 0 everything as expected; 1 a difference; 2 wrong usage.";
 
+/// Plays every file; the exit code is as the help says.
 pub fn run(args: Args) -> ExitCode {
     let outcomes = args.files.iter().map(|file| match play_file(file, &args) {
         Ok(commands) => {
@@ -169,7 +170,7 @@ fn play_exchange(
         .collect();
     let answers = player.exchange(&commands)?;
     for answer in &answers {
-        show(args, &format!("< {answer}"));
+        show(args, &format!("< {}", script::laid_out(answer)));
     }
     let (renewed, differences) = compare(&exchange.expected, answers);
     exchange.expected = renewed;

@@ -42,8 +42,10 @@ struct Storm {
     fake: Arc<Fake>,
     waiting: Vec<(PoolKey, JoinHandle<Result<Lease<FakeSession>, Failure>>)>,
     calls: Vec<Call>,
-    /// Taken servers: their sessions may be closed under a call.
+    /// May be closed under a call.
     taken: Vec<Arc<Life>>,
+    /// May be out of the pool with a call on them.
+    superseded: Vec<Arc<Life>>,
 }
 
 impl Storm {
@@ -62,6 +64,7 @@ impl Storm {
             waiting: Vec::new(),
             calls: Vec::new(),
             taken: Vec::new(),
+            superseded: Vec::new(),
         }
     }
 
@@ -79,6 +82,7 @@ impl Storm {
         match event {
             Event::Ask(who) => {
                 let target = who.target();
+                self.superseded.extend(self.fake.others_than(&target.key));
                 let caller = ask(&self.pool, &target);
                 self.waiting.push((target.key.clone(), caller));
             }
@@ -127,9 +131,13 @@ impl Storm {
         for call in &self.calls {
             let life = &call.lease.life;
             assert_eq!(call.key, life.key, "a call on the connection of another");
-            let excused =
-                *life.dead.borrow() || self.taken.iter().any(|one| Arc::ptr_eq(one, life));
+            let is_in = |list: &[Arc<Life>]| list.iter().any(|one| Arc::ptr_eq(one, life));
+            let excused = *life.dead.borrow() || is_in(&self.taken);
             assert!(!life.is_closed() || excused, "closed with a call on it");
+            let pooled = self.pool.view(&call.key).session;
+            let pooled = pooled.is_some_and(|session| session.id == call.lease.id);
+            let excused = excused || is_in(&self.superseded);
+            assert!(pooled || excused, "out of the pool with a call on it");
             *on_session.entry(call.lease.id).or_default() += 1;
         }
         assert!(on_session.values().all(|calls| *calls <= IN_FLIGHT));
@@ -165,6 +173,17 @@ impl Storm {
                 assert_eq!(semaphore.available_permits(), limit);
             }
         }
+    }
+}
+
+impl Fake {
+    /// The sessions of the same server and scope with another fingerprint.
+    fn others_than(&self, key: &PoolKey) -> Vec<Arc<Life>> {
+        let sessions = self.sessions.lock().unwrap();
+        let others = sessions.iter().filter(|life| {
+            life.key != *key && life.key.server == key.server && life.key.scope == key.scope
+        });
+        others.cloned().collect()
     }
 }
 
