@@ -418,3 +418,33 @@ async fn embedded_answers_many_at_once_while_another_writes() {
         }
     }
 }
+
+/// A connection may outlive the credentials it was started with; they stay known until it ends.
+#[tokio::test]
+async fn replaced_credentials_are_known_while_a_target_holds_them() {
+    let place = tempfile::tempdir().unwrap();
+    let directory = embedded(place.path()).await;
+    let store = open_in(place.path()).await;
+    let server = store.add_server(stdio("books")).await.unwrap();
+    let owner = Owner::User(UserId::new("ann"));
+    let ann = caller("ann", "");
+    let set = |value: &'static str| {
+        let credentials = Credentials([("K".to_owned(), Secret::new(value))].into());
+        let (store, owner, id) = (store.clone(), owner.clone(), server.id.clone());
+        async move {
+            store
+                .put_credentials(&owner, &id, &credentials)
+                .await
+                .unwrap()
+        }
+    };
+    set("the-old-value").await;
+    let snapshot = directory.snapshot(&ann).await.unwrap();
+    let target = crate::model::resolve::resolve(&snapshot.servers[0], &ann).unwrap();
+    drop(snapshot);
+    set("the-new-value").await;
+    directory.snapshot(&ann).await.unwrap();
+    let redactor = &directory.0.redactor;
+    assert_eq!(redactor.scrub("the-old-value the-new-value"), "*** ***");
+    drop(target);
+}

@@ -58,6 +58,9 @@ pub struct Target {
     pub key: PoolKey,
     pub launch: Launch,
     pub credential_source: Option<CredentialSource>,
+    /// What it was resolved with. Held so that the redactor knows these values for as long as anything
+    /// runs with them, also when others have come into force.
+    pub credentials: Option<Credentials>,
     /// Identifies the definition whoever uses it: era verdicts are remembered by it.
     pub definition_fingerprint: Fingerprint,
 }
@@ -115,6 +118,7 @@ fn target(entry: &ServerEntry, caller: &Caller) -> Result<Target, Failure> {
         },
         launch,
         credential_source,
+        credentials: credentials.cloned(),
         definition_fingerprint: fingerprint_of_definition(definition, template),
     })
 }

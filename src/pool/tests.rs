@@ -181,6 +181,7 @@ fn target(server: &str, user: Option<&str>, version: u8) -> Arc<Target> {
             env: BTreeMap::new(),
         },
         credential_source: None,
+        credentials: None,
         definition_fingerprint: Fingerprint([version; 16]),
     })
 }
