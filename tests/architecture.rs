@@ -46,7 +46,7 @@ const PATHS: &[(&str, &[&str])] = &[
     ("todo!", &[]),
 ];
 const ENVIRONMENT: &[&str] = &["model/settings", "cli/demo_tools.rs"];
-const PROCESSES: &[&str] = &["mcp/", "cli/transcript/"];
+const PROCESSES: &[&str] = &["mcp/", "cli/guardian.rs", "cli/transcript/"];
 const STDOUT: &[&str] = &["daemon/lines.rs", "cli/"];
 
 struct Source {

@@ -4,12 +4,220 @@ mod call;
 mod credential;
 mod demo_server;
 mod demo_tools;
+mod flags;
+mod guardian;
+mod log;
 mod oneshot;
+mod run;
 mod server;
 mod servers;
 mod tools;
 mod transcript;
 
-pub fn main() -> std::process::ExitCode {
-    todo!()
+use std::future::Future;
+use std::io;
+use std::process::ExitCode;
+use std::sync::LazyLock;
+
+use clap::{CommandFactory, Parser, Subcommand};
+
+use crate::model::redact::Redactor;
+use crate::model::settings::Settings;
+use flags::Flags;
+
+/// Settings or surroundings are wrong; nothing was started.
+const USAGE: u8 = 64;
+
+/// How far the limit of open files is raised: each server takes three and more.
+const OPEN_FILES: u64 = 65_536;
+
+/// The secrets of this process.
+static REDACTOR: LazyLock<Redactor> = LazyLock::new(Redactor::default);
+
+const EXAMPLES: &str = r#"Examples:
+  Ask one question over the pipe, as an agent host does:
+    printf '%s\n' '{"task_id":1,"command":"list_tools"}' | mcp-client
+
+  Keep it running; a JSON line each way, answers as the work ends:
+    {"task_id":2,"params":{"action":"call_tool","server_name":"books","tool_name":"find",
+     "arguments":{"q":"rust"}},"user":{"userId":"ann"}}
+
+  The same by hand:
+    mcp-client call books find '{"q":"rust"}' --user ann
+    mcp-client servers
+    mcp-client tools books
+
+  Define a server, and set a user's credentials for it (asked for, or from stdin):
+    mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
+    mcp-client credential set wiki --user ann
+
+  Use a host's own config API instead of the embedded store:
+    API_BASE=http://localhost:3000 INTERNAL_TOKEN=... mcp-client
+
+docs/line-protocol.md has every command, setting and error code."#;
+
+/// A resident MCP client for agent hosts: JSON lines in, the tools of every MCP server out.
+///
+/// Without a subcommand it is the daemon: commands on stdin, one answer line each on stdout, logs on
+/// stderr. It ends with its input.
+#[derive(Parser, Debug)]
+#[command(name = "mcp-client", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(flatten)]
+    flags: Flags,
+    #[arg(long = guardian::GUARDED_BY, hide = true, value_name = "PID")]
+    guarded_by: Option<i32>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand, Debug)]
+enum Command {
+    /// Be the daemon (the default)
+    Run,
+    Call(call::Args),
+    Tools(tools::Args),
+    Servers(servers::Args),
+    Server(server::Args),
+    Credential(credential::Args),
+    Transcript(transcript::Args),
+    DemoServer(demo_server::Args),
+    /// Print the completions of a shell
+    Completions {
+        shell: clap_complete::Shell,
+    },
+}
+
+impl Command {
+    /// Whether it starts servers, none of which may outlive it.
+    fn needs_guardian(&self) -> bool {
+        matches!(
+            self,
+            Self::Run | Self::Call(_) | Self::Tools(_) | Self::Servers(_)
+        )
+    }
+}
+
+pub fn main() -> ExitCode {
+    log::hook_panics();
+    let cli = Cli::parse();
+    let command = cli.command.unwrap_or(Command::Run);
+    let guarding = match cli.guarded_by {
+        _ if !command.needs_guardian() => Ok(None),
+        None => guardian::stand_guard().map(Some),
+        Some(guardian) => {
+            guardian::be_guarded_by(guardian).map(|guarded| (!guarded).then_some(ExitCode::FAILURE))
+        }
+    };
+    let code = match guarding {
+        Ok(Some(ended)) => return ended,
+        Ok(None) => perform(command, cli.flags, cli.guarded_by),
+        Err(error) => fail(&format!("the guardian cannot be set up: {error}")),
+    };
+    log::flush();
+    if cli.guarded_by.is_some() {
+        guardian::end_descendants();
+    }
+    code
+}
+
+fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
+    match command {
+        Command::Transcript(args) => transcript::run(args),
+        Command::DemoServer(args) => demo_server::run(args),
+        Command::Completions { shell } => completions(shell),
+        Command::Run => match run::Streams::claim() {
+            Ok(streams) => with_settings(flags, async |settings| {
+                run::run(settings, streams, REDACTOR.clone(), guardian).await
+            }),
+            Err(error) => fail(&format!("stdin, stdout and stderr must be open: {error}")),
+        },
+        Command::Call(args) => {
+            with_settings(flags, async |settings| call::run(args, &settings).await)
+        }
+        Command::Tools(args) => {
+            with_settings(flags, async |settings| tools::run(args, &settings).await)
+        }
+        Command::Servers(args) => {
+            with_settings(flags, async |settings| servers::run(args, &settings).await)
+        }
+        Command::Server(args) => with_settings(flags, async |settings| {
+            oneshot::told(server::run(args, &settings).await)
+        }),
+        Command::Credential(args) => with_settings(flags, async |settings| {
+            oneshot::told(credential::run(args, &settings).await)
+        }),
+    }
+}
+
+/// Reads the settings, prepares the process and runs `work` with them.
+fn with_settings<F: Future<Output = ExitCode>>(
+    flags: Flags,
+    work: impl FnOnce(Settings) -> F,
+) -> ExitCode {
+    let settings = match flags.load() {
+        Ok(settings) => settings,
+        Err(faults) => return fail(&format!("the settings are wrong:\n{faults}")),
+    };
+    let secrets = [
+        &settings.config.internal_token,
+        &settings.store.url,
+        &settings.store.key,
+    ];
+    for secret in secrets {
+        secret.iter().for_each(|secret| REDACTOR.learn(secret));
+    }
+    match prepare(&settings) {
+        Ok(runtime) => {
+            let code = runtime.block_on(work(settings));
+            runtime.shutdown_background();
+            code
+        }
+        Err(error) => fail(&error.to_string()),
+    }
+}
+
+fn prepare(settings: &Settings) -> io::Result<tokio::runtime::Runtime> {
+    log::start(&settings.log, REDACTOR.clone())?;
+    raise_open_files();
+    // Only fails where a provider is installed already, which then is this one.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    // One thread: a command crosses the fewest hand-overs. stdin, stdout and SQLite have threads of
+    // their own. `new_multi_thread().worker_threads(2)` is the other choice.
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+}
+
+fn raise_open_files() {
+    use rustix::process::{Resource, getrlimit, setrlimit};
+    let mut limit = getrlimit(Resource::Nofile);
+    let wanted = limit
+        .maximum
+        .map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    if limit.current.is_some_and(|current| current < wanted) {
+        limit.current = Some(wanted);
+        let _ = setrlimit(Resource::Nofile, limit);
+    }
+}
+
+fn completions(shell: clap_complete::Shell) -> ExitCode {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "mcp-client", &mut script);
+    oneshot::print(String::from_utf8_lossy(&script).trim_end())
+}
+
+fn fail(reason: &str) -> ExitCode {
+    eprintln!("mcp-client: {reason}");
+    ExitCode::from(USAGE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_well_formed() {
+        Cli::command().debug_assert();
+    }
 }

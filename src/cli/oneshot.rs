@@ -11,7 +11,6 @@ use crate::actions::{Action, Actions, Context, Perform};
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::json::Rope;
-use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
 
 /// The command failed; see the error.
@@ -39,7 +38,7 @@ pub(super) async fn perform(
     asking: &Asking,
     action: Action,
 ) -> Result<Rope, Failure> {
-    let actions = Actions::open(settings, Redactor::default()).await?;
+    let actions = Actions::open(settings, super::REDACTOR.clone()).await?;
     let context = Context {
         caller: Caller {
             user: asking.user.as_deref().map(UserId::new),
@@ -84,6 +83,14 @@ pub(super) fn fail(asking: &Asking, failure: &Failure) -> ExitCode {
         eprintln!("{}", explain(&rendered(failure)));
     }
     ExitCode::from(FAILED)
+}
+
+/// The exit code, or the failure told to a person.
+pub(super) fn told(done: Result<ExitCode, Failure>) -> ExitCode {
+    done.unwrap_or_else(|failure| {
+        eprintln!("{}", explain(&rendered(&failure)));
+        ExitCode::from(FAILED)
+    })
 }
 
 fn rendered(failure: &Failure) -> Value {
