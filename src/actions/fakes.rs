@@ -201,6 +201,10 @@ impl CallTools for FakeSession {
         &self.identity
     }
 
+    fn noise(&self) -> u64 {
+        3
+    }
+
     async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
         self.server
             .calls

@@ -28,6 +28,9 @@ impl Snapshots for Directory {
 pub trait CallTools: Connected {
     fn identity(&self) -> &ServerIdentity;
 
+    /// Lines on the server's stdout that were no messages.
+    fn noise(&self) -> u64;
+
     /// The `CallToolResult` exactly as the server sent it. Dropping the future cancels the call.
     fn call_tool(&self, call: ToolCall) -> impl Future<Output = Result<RawJson, Failure>> + Send;
 }
@@ -35,6 +38,10 @@ pub trait CallTools: Connected {
 impl CallTools for Session {
     fn identity(&self) -> &ServerIdentity {
         Session::identity(self)
+    }
+
+    fn noise(&self) -> u64 {
+        Session::noise(self)
     }
 
     async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {

@@ -76,6 +76,9 @@ where
                 json!(identity.protocol_version),
             );
             described.insert("server_info".to_owned(), identity.server_info.clone());
+            if session.noise() > 0 {
+                described.insert("noise_lines".to_owned(), json!(session.noise()));
+            }
         }
         server.retain(|name, _| !described.contains_key(name));
         described.append(&mut server);

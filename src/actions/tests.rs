@@ -547,6 +547,7 @@ async fn list_servers_tells_where_each_stands() {
     assert_eq!(books["tools_count"], 1);
     assert_eq!(books["credential_source"], "default");
     assert_eq!(books["protocol_version"], "2025-11-25");
+    assert_eq!(books["noise_lines"], 3);
     assert_eq!(off["status"], "disabled");
     assert_eq!(lacking["status"], "credentials_required");
     assert_eq!(lacking["has_credential"], false);

@@ -142,10 +142,12 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
             with_settings(flags, async |settings| servers::run(args, &settings).await)
         }
         Command::Server(args) => with_settings(flags, async |settings| {
-            oneshot::told(server::run(args, &settings).await)
+            let edited = server::run(args, &settings).await;
+            edited.unwrap_or_else(|failure| oneshot::report(&failure))
         }),
         Command::Credential(args) => with_settings(flags, async |settings| {
-            oneshot::told(credential::run(args, &settings).await)
+            let edited = credential::run(args, &settings).await;
+            edited.unwrap_or_else(|failure| oneshot::report(&failure))
         }),
     }
 }

@@ -14,7 +14,7 @@ use crate::model::json::Rope;
 use crate::model::settings::Settings;
 
 /// The command failed; see the error.
-pub(super) const FAILED: u8 = 1;
+const FAILED: u8 = 1;
 /// The tool ran and reported an error of its own.
 pub(super) const TOOL_ERROR: u8 = 3;
 
@@ -77,20 +77,17 @@ pub(super) fn read(answer: &Rope) -> Result<Value, Failure> {
 }
 
 pub(super) fn fail(asking: &Asking, failure: &Failure) -> ExitCode {
-    if asking.json {
-        print(&rendered(failure).to_string());
-    } else {
-        eprintln!("{}", explain(&rendered(failure)));
+    if !asking.json {
+        return report(failure);
     }
+    print(&rendered(failure).to_string());
     ExitCode::from(FAILED)
 }
 
-/// The exit code, or the failure told to a person.
-pub(super) fn told(done: Result<ExitCode, Failure>) -> ExitCode {
-    done.unwrap_or_else(|failure| {
-        eprintln!("{}", explain(&rendered(&failure)));
-        ExitCode::from(FAILED)
-    })
+/// Tells a person what failed; gives the exit code.
+pub(super) fn report(failure: &Failure) -> ExitCode {
+    eprintln!("{}", explain(&rendered(failure)));
+    ExitCode::from(FAILED)
 }
 
 fn rendered(failure: &Failure) -> Value {

@@ -170,7 +170,7 @@ fn play_exchange(
         .collect();
     let answers = player.exchange(&commands)?;
     for answer in &answers {
-        show(args, &format!("< {answer}"));
+        show(args, &format!("< {}", script::laid_out(answer)));
     }
     let (renewed, differences) = compare(&exchange.expected, answers);
     exchange.expected = renewed;

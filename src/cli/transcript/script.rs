@@ -139,11 +139,44 @@ pub(super) fn write(steps: &[Step]) -> String {
 }
 
 fn write_expected(expected: &Value) -> String {
-    let short = expected.to_string();
-    if short.len() <= WIDTH {
-        return format!("< {short}");
+    format!("< {}", laid_out(expected))
+}
+
+/// A value on one line where it fits, else its members on lines of their own.
+pub(super) fn laid_out(value: &Value) -> String {
+    let mut text = String::new();
+    lay_out(&mut text, value, 2, 0);
+    text
+}
+
+/// `taken`: the columns before and after the value on its first line.
+fn lay_out(text: &mut String, value: &Value, indent: usize, taken: usize) {
+    let short = value.to_string();
+    let members: Vec<(String, &Value)> = match value {
+        Value::Object(members) => {
+            let named =
+                |(name, value)| (format!("{}: ", Value::String(String::clone(name))), value);
+            members.iter().map(named).collect()
+        }
+        Value::Array(elements) => elements.iter().map(|it| (String::new(), it)).collect(),
+        _ => Vec::new(),
+    };
+    if members.is_empty() || indent + taken + short.len() <= WIDTH {
+        text.push_str(&short);
+        return;
     }
-    format!("< {}", format!("{expected:#}").replace('\n', "\n  "))
+    let (open, close) = if value.is_object() {
+        ("{", "}")
+    } else {
+        ("[", "]")
+    };
+    text.push_str(open);
+    for (position, (name, member)) in members.iter().enumerate() {
+        let comma = if position == 0 { "" } else { "," };
+        text.push_str(&format!("{comma}\n{:1$}{name}", "", indent + 2));
+        lay_out(text, member, indent + 2, name.len() + 1);
+    }
+    text.push_str(&format!("\n{:1$}{close}", "", indent));
 }
 
 /// The words of a `$` line; quotes keep blanks together.
@@ -197,7 +230,7 @@ mod tests {
         });
         let steps = vec![Step { line: 1, part }];
         let text = write(&steps);
-        assert!(text.lines().count() > 4, "{text}");
+        assert_eq!(text.lines().count(), 4, "{text}");
         assert_eq!(parse(&text).unwrap(), steps);
     }
 
