@@ -199,7 +199,7 @@ fn a_server_that_died_between_calls_is_started_again_for_the_next() {
     let fake = ground.stdio("books", json!({"on": {"tools/call:last": last}}), |_| {});
     let mut daemon = ground.daemon();
     daemon.ask("alice", call("books", "last", json!({}))).ok();
-    fake.wait("its end", |line| line["event"] == "exit");
+    wait_for("its end", || (fake.served_and("exit") == 1).then_some(()));
     daemon.ask("alice", call("books", "count", json!({}))).ok();
     assert_eq!(fake.executed("count"), 1);
     assert_eq!(
@@ -428,7 +428,7 @@ fn an_idle_connection_is_closed_and_opened_again_on_demand() {
     let fake = ground.stdio("books", json!({}), |_| {});
     let mut daemon = ground.daemon();
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    fake.wait("its end", |line| line["event"] == "exit");
+    wait_for("its end", || (fake.served_and("exit") == 1).then_some(()));
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
     assert_eq!(fake.served().len(), 2);
     daemon.finish();

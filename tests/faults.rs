@@ -369,12 +369,9 @@ fn odd_results_are_answered_in_the_default_form() {
     for row in &rows {
         let answer = daemon.ask("alice", params_of(row, call("odd", row.name, json!({}))));
         if !answer.is_failure() {
-            assert!(answer.content().len() < 1000, "{}", answer.text);
-            assert!(
-                answer.ok()["is_error"].is_boolean() && answer.ok().get("raw").is_some(),
-                "{}",
-                answer.text
-            );
+            assert!(answer.text.contains(r#""content":"#), "{}", answer.text);
+            assert!(answer.text.contains(r#""raw":"#), "{}", answer.text);
+            assert!(answer.text.contains(r#""is_error":"#), "{}", answer.text);
         }
         assert_ne!(
             answer.value["error_code"], "call_timeout",

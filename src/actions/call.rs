@@ -88,7 +88,9 @@ fn may_retry(failure: &Failure, may_repeat: bool) -> bool {
         failure.code,
         ErrorCode::ServerCrashed | ErrorCode::SessionLost | ErrorCode::ConnectFailed
     );
-    called && lost && (failure.is_not_sent() || may_repeat)
+    // What the server refused over HTTP it would refuse again.
+    let refused = failure.details.contains_key("http_status");
+    called && lost && !refused && (failure.is_not_sent() || may_repeat)
 }
 
 fn not_sent(failure: Failure) -> Failure {

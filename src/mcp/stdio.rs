@@ -240,6 +240,8 @@ struct LineReader {
     /// How much of the buffer is known to hold no line break.
     searched: usize,
     discarding: Option<IdScan>,
+    /// The line being discarded has been reported already: it may have no end.
+    reported: bool,
     ended: bool,
 }
 
@@ -252,6 +254,7 @@ impl LineReader {
             buffer: BytesMut::new(),
             searched: 0,
             discarding: None,
+            reported: false,
             ended: false,
         }
     }
@@ -274,36 +277,40 @@ impl LineReader {
             let mut line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
             line.truncate(line.len() - 1);
-            return Some(self.finish(line));
+            return match self.finish(line) {
+                None => self.split(),
+                line => line,
+            };
         }
         self.searched = self.buffer.len();
         if self.buffer.len() > MAX_MESSAGE || (self.discarding.is_some() && !self.buffer.is_empty())
         {
             let part = self.buffer.split();
-            self.discarding.get_or_insert_default().feed(&part);
+            let scan = self.discarding.get_or_insert_default();
+            scan.feed(&part);
             self.searched = 0;
+            if let Some(id) = scan.found().filter(|_| !self.reported) {
+                self.reported = true;
+                return Some(Line::TooLong(Some(id)));
+            }
         }
         if self.ended && (self.discarding.is_some() || !self.buffer.is_empty()) {
             let line = self.buffer.split();
             self.searched = 0;
-            return Some(self.finish(line));
+            return self.finish(line);
         }
         None
     }
 
-    fn finish(&mut self, line: BytesMut) -> Line {
-        match self.discarding.take() {
-            Some(mut scan) => {
-                scan.feed(&line);
-                Line::TooLong(scan.found())
-            }
-            None if line.len() > MAX_MESSAGE => {
-                let mut scan = IdScan::default();
-                scan.feed(&line);
-                Line::TooLong(scan.found())
-            }
-            None => Line::Whole(line.freeze()),
+    /// The line that ends with `line`, unless it has been reported before its end.
+    fn finish(&mut self, line: BytesMut) -> Option<Line> {
+        if self.discarding.is_none() && line.len() <= MAX_MESSAGE {
+            return Some(Line::Whole(line.freeze()));
         }
+        let mut scan = self.discarding.take().unwrap_or_default();
+        scan.feed(&line);
+        let reported = std::mem::take(&mut self.reported);
+        (!reported).then(|| Line::TooLong(scan.found()))
     }
 
     async fn read(&mut self) {
