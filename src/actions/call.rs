@@ -86,7 +86,7 @@ fn may_retry(failure: &Failure, may_repeat: bool) -> bool {
         .is_some_and(|phase| phase == Phase::Call.as_str());
     let lost = matches!(
         failure.code,
-        ErrorCode::ServerCrashed | ErrorCode::SessionLost | ErrorCode::ConnectFailed
+        ErrorCode::ServerCrashed | ErrorCode::SessionLost
     );
     called && lost && (failure.is_not_sent() || may_repeat)
 }

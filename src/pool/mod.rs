@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::mcp::Connect;
+use crate::mcp::{Connect, Connected};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::resolve::{PoolKey, Target};
@@ -121,6 +121,11 @@ impl<C: Connect> Pool<C> {
                 Step::AskAgain(at) => return Err(pausing(target, at)),
                 Step::Refuse(failure) => return Err(failure),
             };
+            if session.is_dead() {
+                // Its task has been woken to take it out, and may not have run yet.
+                tokio::task::yield_now().await;
+                continue;
+            }
             // `None`: it died between the two steps.
             if let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? {
                 return Ok(lease);
