@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::secret::Secret;
 pub use load::{Faults, Flag, Sources};
-pub use read::{Given, duration};
+pub use read::Given;
 
 /// One row of the table.
 pub struct Setting {

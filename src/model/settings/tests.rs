@@ -250,7 +250,7 @@ fn a_file_that_was_named_must_exist_and_the_usual_one_need_not() {
 
 #[test]
 fn values_carry_a_unit_and_stay_in_range() {
-    let read = |text: &str| duration(Given::Text(text.to_owned()));
+    let read = |text: &str| read::duration(Given::Text(text.to_owned()));
     assert_eq!(read("500ms"), Ok(Duration::from_millis(500)));
     assert_eq!(read(" 30 s "), Ok(Duration::from_secs(30)));
     assert_eq!(read("0s"), Ok(Duration::ZERO));
