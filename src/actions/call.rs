@@ -86,7 +86,7 @@ fn may_retry(failure: &Failure, may_repeat: bool) -> bool {
         .is_some_and(|phase| phase == Phase::Call.as_str());
     let lost = matches!(
         failure.code,
-        ErrorCode::ServerCrashed | ErrorCode::SessionLost | ErrorCode::ConnectFailed
+        ErrorCode::ServerCrashed | ErrorCode::SessionLost
     );
     // What the server refused over HTTP it would refuse again.
     let refused = failure.details.contains_key("http_status");

@@ -22,7 +22,7 @@ use std::sync::LazyLock;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::model::redact::Redactor;
-use crate::model::settings::Settings;
+use crate::model::settings::{Settings, documentation};
 use flags::Flags;
 
 /// Settings or surroundings are wrong; nothing was started.
@@ -46,6 +46,7 @@ const EXAMPLES: &str = r#"Examples:
     mcp-client call books find '{"q":"rust"}' --user ann
     mcp-client servers
     mcp-client tools books
+    mcp-client settings
 
   Define a server, and set a user's credentials for it (asked for, or from stdin):
     mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
@@ -82,6 +83,8 @@ enum Command {
     Credential(credential::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
+    /// Print a settings file with every setting, its default and what it is for
+    Settings,
     /// Print the completions of a shell
     Completions {
         shell: clap_complete::Shell,
@@ -125,6 +128,7 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
     match command {
         Command::Transcript(args) => transcript::run(args),
         Command::DemoServer(args) => demo_server::run(args),
+        Command::Settings => oneshot::print(documentation().trim_end()),
         Command::Completions { shell } => completions(shell),
         Command::Run => match run::Streams::claim() {
             Ok(streams) => with_settings(flags, async |settings| {

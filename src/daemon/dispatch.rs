@@ -17,7 +17,7 @@ use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
 use super::tasks::{Tasks, Ticket};
 use crate::actions::{Action, Context, Perform};
-use crate::model::caller::Caller;
+use crate::model::caller::{Caller, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome};
 use crate::model::event::EventSink;
@@ -122,10 +122,12 @@ impl<P: Perform> Daemon<P> {
         let now = Instant::now();
         let ending = match ending {
             Ending::Drain => {
+                tracing::info!(running = self.tasks.count(), "finishing what was read");
                 let until = now + daemon.drain_timeout;
                 self.finish(until, until + close_grace + CLOSING).await
             }
             Ending::Exit => {
+                tracing::info!(running = self.tasks.count(), "the host asked to exit");
                 let end = now + daemon.exit_timeout;
                 let closing = (daemon.exit_timeout / 4).min(Duration::from_secs(1));
                 self.finish(end - closing, end).await
@@ -215,6 +217,7 @@ impl<P: Perform> Daemon<P> {
     }
 
     async fn end_now(&mut self, ending: Ending) -> u8 {
+        tracing::info!(running = self.tasks.count(), "ending at once");
         self.answer_all_shutting_down();
         let until = Instant::now() + LAST_WORDS;
         let _ = timeout_at(until, self.actions.close(true)).await;
@@ -317,22 +320,29 @@ impl<P: Perform> Daemon<P> {
                 return Err(Failure::new(ErrorCode::Unsupported, message));
             }
             Verb::Invoke { action, params } => {
-                let action = Action::parse(&action, params.as_ref())?;
-                let deadline = action.deadline(&self.settings, command.timeout);
-                self.spawn(task, caller, action, deadline);
+                let read = Action::parse(&action, params.as_ref())?;
+                let deadline = read.deadline(&self.settings, command.timeout);
+                self.spawn(task, caller, (action, read), deadline);
                 return Ok(None);
             }
         };
         Ok(Some(Rope::from(&result)))
     }
 
-    fn spawn(&mut self, task: &TaskId, caller: Caller, action: Action, deadline: Deadline) {
+    fn spawn(
+        &mut self,
+        task: &TaskId,
+        caller: Caller,
+        (name, action): (String, Action),
+        deadline: Deadline,
+    ) {
         let user = caller.user.clone();
         let is_changing = action.is_changing();
         let work = Work {
             actions: self.actions.clone(),
             ahead: self.order.ahead_of(user.as_ref()),
             hold: is_changing.then(|| Releasing(self.order.hold(user.clone()))),
+            name,
             action,
             caller,
             deadline,
@@ -377,6 +387,8 @@ impl<P: Perform> Daemon<P> {
 /// One command's work, owned by its task.
 struct Work<P> {
     actions: Arc<P>,
+    /// The action's name, for the log.
+    name: String,
     action: Action,
     caller: Caller,
     deadline: Deadline,
@@ -386,7 +398,9 @@ struct Work<P> {
 }
 
 impl<P: Perform> Work<P> {
-    async fn run(self, ticket: Ticket) {
+    async fn run(mut self, ticket: Ticket) {
+        let name = std::mem::take(&mut self.name);
+        let (deadline, user) = (self.deadline, self.caller.user.clone());
         let progress = Arc::new(Progress::default());
         let outcome = tokio::select! {
             biased;
@@ -394,6 +408,13 @@ impl<P: Perform> Work<P> {
             never = progress.pass_on(&ticket) => match never {},
         };
         progress.flush(&ticket);
+        tracing::debug!(
+            action = name,
+            user = user.as_ref().map(UserId::as_str),
+            elapsed_ms = millis(deadline.elapsed()),
+            failure = outcome.as_ref().err().map(|failure| failure.code.as_str()),
+            "a command has ended"
+        );
         ticket.answer(outcome);
     }
 

@@ -9,7 +9,7 @@ mod output;
 mod tests;
 
 pub use input::{Line, read_lines};
-pub use output::{Level, Lines, QUEUE_LIMIT};
+pub use output::{Level, Lines};
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};

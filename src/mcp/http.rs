@@ -323,6 +323,14 @@ impl StreamableHttpClient for TappedHttp {
     }
 }
 
+/// Whether the server turned a request away unread, for it no longer knew the session.
+pub(super) fn was_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(
+        error.downcast_ref::<Fault>(),
+        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReinitializationFailed(_))
+    )
+}
+
 /// What rmcp sees of one event: what concerns it, under the event's id so that it can resume.
 fn tapped(
     tap: &Tap,

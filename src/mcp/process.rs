@@ -237,7 +237,11 @@ struct StderrTail {
 impl StderrTail {
     fn push(&self, line: &[u8]) {
         let text = String::from_utf8_lossy(line);
-        let scrubbed = self.redactor.scrub(text.trim_end());
+        let text = text.trim_end();
+        let scrubbed = match line.len() {
+            TAIL_LINE.. => self.redactor.scrub_cut(text).into(),
+            _ => self.redactor.scrub(text),
+        };
         if scrubbed.is_empty() {
             return;
         }
@@ -323,6 +327,20 @@ mod tests {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         panic!("process {pid:?} lives on");
+    }
+
+    #[test]
+    fn a_line_that_is_cut_shows_no_beginning_of_a_secret() {
+        let redactor = Redactor::default();
+        let secret = Secret::new("hunter22-hunter22");
+        redactor.learn(&secret);
+        let tail = StderrTail {
+            lines: Mutex::default(),
+            redactor,
+        };
+        let line = format!("{:TAIL_LINE$}{}", "key:", secret.expose());
+        tail.push(&line.as_bytes()[8..TAIL_LINE + 8]);
+        assert!(!tail.text().contains('h'), "{}", tail.text());
     }
 
     #[tokio::test]

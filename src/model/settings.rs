@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use super::secret::Secret;
 pub use load::{Faults, Flag, Sources};
-pub use read::{Given, duration};
+pub use read::Given;
 
 /// One row of the table.
 pub struct Setting {
@@ -211,4 +211,35 @@ impl Lookup for OwnEnvironment {
     fn file(&self, path: &Path) -> std::io::Result<String> {
         std::fs::read_to_string(path)
     }
+}
+
+/// A settings file with every setting at its default, documented: `config/default.toml`.
+pub fn documentation() -> String {
+    let mut text = "# Every setting of mcp-client with its default. Copy what you change to\n\
+         # ~/.config/mcp-client/config.toml, or name a file with --config or $MCP_CLIENT_CONFIG.\n\
+         # Each can be set in the environment too, under the name that stands beside it.\n"
+        .to_owned();
+    let mut section = "";
+    for setting in TABLE {
+        if setting.section != section {
+            section = setting.section;
+            text += &format!("\n[{section}]\n");
+        }
+        for line in setting.doc {
+            text += &format!("#{line}\n");
+        }
+        let value = match setting.kind {
+            "count" | "switch" => setting.default.to_owned(),
+            "list" => "[]".to_owned(),
+            _ => format!("{:?}", setting.default),
+        };
+        let none = if matches!(setting.kind, "text" | "secret") {
+            "# "
+        } else {
+            ""
+        };
+        let line = format!("{none}{} = {value}", setting.key);
+        text += &format!("{line:<40} # {}\n", setting.variable());
+    }
+    text
 }

@@ -123,6 +123,11 @@ impl<C: Connect> Pool<C> {
                 Step::AskAgain(at) => return Err(pausing(target, at)),
                 Step::Refuse(failure) => return Err(failure),
             };
+            if session.is_dead() {
+                // Its task has been woken to take it out, and may not have run yet.
+                tokio::task::yield_now().await;
+                continue;
+            }
             // `None`: it died between the two steps.
             let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? else {
                 continue;

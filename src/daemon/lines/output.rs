@@ -12,7 +12,7 @@ use crate::daemon::protocol::ascii;
 use crate::model::json::Rope;
 
 /// Bytes of answers waiting for the host above which no more commands are read.
-pub const QUEUE_LIMIT: usize = 32 << 20;
+const QUEUE_LIMIT: usize = 32 << 20;
 
 /// How full the queue is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -105,7 +105,7 @@ impl Write for Trickle {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let mut state = self.0.lock().expect("no panic");
         state.1 += 1;
-        if state.1 % 3 == 0 {
+        if state.1.is_multiple_of(3) {
             return Err(io::ErrorKind::Interrupted.into());
         }
         let taken = bytes.len().min(1 + state.1 % 5);

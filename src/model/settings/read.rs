@@ -68,7 +68,7 @@ fn with_unit(given: Given, units: &[(&str, u64)], example: &str) -> Read<u64> {
 
 /// # Errors
 /// No unit, no whole number, or more than a year.
-pub fn duration(given: Given) -> Read<Duration> {
+pub(super) fn duration(given: Given) -> Read<Duration> {
     let value = Duration::from_millis(with_unit(given, DURATION_UNITS, "30s")?);
     if value > LONGEST {
         return Err("must not be longer than a year".to_owned());

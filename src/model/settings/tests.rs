@@ -66,37 +66,6 @@ fn every_default_can_be_read() {
     assert_eq!(settings.log.level, "warn");
 }
 
-/// The documentation as a file: every row of the table, in its order.
-fn documentation() -> String {
-    let mut text = "# Every setting of mcp-client with its default. Copy what you change to\n\
-         # ~/.config/mcp-client/config.toml, or name a file with --config or $MCP_CLIENT_CONFIG.\n\
-         # Each can be set in the environment too, under the name that stands beside it.\n"
-        .to_owned();
-    let mut section = "";
-    for setting in TABLE {
-        if setting.section != section {
-            section = setting.section;
-            text += &format!("\n[{section}]\n");
-        }
-        for line in setting.doc {
-            text += &format!("#{line}\n");
-        }
-        let value = match setting.kind {
-            "count" | "switch" => setting.default.to_owned(),
-            "list" => "[]".to_owned(),
-            _ => format!("{:?}", setting.default),
-        };
-        let none = if matches!(setting.kind, "text" | "secret") {
-            "# "
-        } else {
-            ""
-        };
-        let line = format!("{none}{} = {value}", setting.key);
-        text += &format!("{line:<40} # {}\n", setting.variable());
-    }
-    text
-}
-
 #[test]
 fn the_documented_file_shows_every_setting_and_its_default() {
     let file = include_str!("../../../config/default.toml");
@@ -250,7 +219,7 @@ fn a_file_that_was_named_must_exist_and_the_usual_one_need_not() {
 
 #[test]
 fn values_carry_a_unit_and_stay_in_range() {
-    let read = |text: &str| duration(Given::Text(text.to_owned()));
+    let read = |text: &str| read::duration(Given::Text(text.to_owned()));
     assert_eq!(read("500ms"), Ok(Duration::from_millis(500)));
     assert_eq!(read(" 30 s "), Ok(Duration::from_secs(30)));
     assert_eq!(read("0s"), Ok(Duration::ZERO));
