@@ -16,6 +16,7 @@ macro_rules! text_id {
                 Self(value.into())
             }
 
+            #[allow(dead_code)] // Not every id is looked into.
             pub fn as_str(&self) -> &str {
                 &self.0
             }

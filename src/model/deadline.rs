@@ -33,8 +33,4 @@ impl Deadline {
     pub fn elapsed(&self) -> Duration {
         self.started.elapsed()
     }
-
-    pub fn remaining(&self) -> Duration {
-        self.at.saturating_duration_since(Instant::now())
-    }
 }

@@ -12,6 +12,7 @@ macro_rules! words {
 
         impl $name {
             /// Every value, in the order of the documentation.
+            #[allow(dead_code)] // Not every list of words is walked.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
             /// The word on the wire.

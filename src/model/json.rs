@@ -33,11 +33,6 @@ impl RawJson {
         Self(part)
     }
 
-    /// Renders `value`.
-    pub fn render(value: &impl Serialize) -> Result<Self, serde_json::Error> {
-        serde_json::to_vec(value).map(|bytes| Self(bytes.into()))
-    }
-
     pub fn bytes(&self) -> &Bytes {
         &self.0
     }

@@ -37,10 +37,12 @@ const IN_ALL: usize = 4;
 const OF_USER: usize = 2;
 const TO_SERVER: usize = 3;
 
+type Asked = JoinHandle<Result<Lease<FakeSession>, Failure>>;
+
 struct Storm {
     pool: TestPool,
     fake: Arc<Fake>,
-    waiting: Vec<(PoolKey, JoinHandle<Result<Lease<FakeSession>, Failure>>)>,
+    waiting: Vec<(PoolKey, Asked)>,
     calls: Vec<Call>,
     /// May be closed under a call.
     taken: Vec<Arc<Life>>,
