@@ -16,6 +16,8 @@ enum Expected {
     SameOrFailed(String),
     /// Nobody can tell what the line belongs to: the deadline may have to end it.
     FailedInTime,
+    /// The same, unless somebody can.
+    SameOrFailedInTime(String),
 }
 
 struct Row {
@@ -130,7 +132,7 @@ fn odd_results() -> Vec<Row> {
 }
 
 fn odd_envelopes() -> Vec<Row> {
-    use Expected::{Failed, FailedInTime, Same, SameOrFailed};
+    use Expected::{Failed, FailedInTime, Same, SameOrFailed, SameOrFailedInTime};
     let same = || Same(r#"{"content":[]}"#.to_owned());
     let either = || SameOrFailed(r#"{"content":[]}"#.to_owned());
     vec![
@@ -253,7 +255,7 @@ fn odd_envelopes() -> Vec<Row> {
         row(
             "many_lines",
             "{\n  \"jsonrpc\": \"2.0\",\n  \"id\": $ID,\n  \"result\": {}\n}",
-            FailedInTime,
+            SameOrFailedInTime("{}".to_owned()),
         ),
     ]
 }
@@ -270,7 +272,10 @@ fn scenes(rows: &[Row], line_end: &str) -> Value {
 fn params_of(row: &Row, params: Value) -> Value {
     let mut params = params;
     // Long enough for a busy machine, where the answer must not need it.
-    params["timeout_ms"] = if matches!(row.expected, Expected::FailedInTime) {
+    params["timeout_ms"] = if matches!(
+        row.expected,
+        Expected::FailedInTime | Expected::SameOrFailedInTime(_)
+    ) {
         1_000
     } else {
         30_000
@@ -287,6 +292,7 @@ fn check(row: &Row, answer: &Answer) {
         Expected::SameOrFailed(wanted) => is(wanted) || failed_at_once,
         Expected::Failed => failed_at_once,
         Expected::FailedInTime => answer.is_failure(),
+        Expected::SameOrFailedInTime(wanted) => is(wanted) || answer.is_failure(),
     };
     assert!(
         right,
@@ -332,7 +338,7 @@ fn odd_results_pass_unchanged_over_stdio() {
     let mut daemon = ground.daemon();
     play(&mut daemon, &rows);
     daemon.finish();
-    assert_eq!(fake.starts(), 1, "none of them costs the connection");
+    assert_eq!(fake.served().len(), 1, "none of them costs the connection");
 }
 
 #[test]
@@ -363,12 +369,9 @@ fn odd_results_are_answered_in_the_default_form() {
     for row in &rows {
         let answer = daemon.ask("alice", params_of(row, call("odd", row.name, json!({}))));
         if !answer.is_failure() {
-            assert!(answer.content().len() < 1000, "{}", answer.text);
-            assert!(
-                answer.ok()["is_error"].is_boolean() && answer.ok().get("raw").is_some(),
-                "{}",
-                answer.text
-            );
+            assert!(answer.text.contains(r#""content":"#), "{}", answer.text);
+            assert!(answer.text.contains(r#""raw":"#), "{}", answer.text);
+            assert!(answer.text.contains(r#""is_error":"#), "{}", answer.text);
         }
         assert_ne!(
             answer.value["error_code"], "call_timeout",
@@ -551,7 +554,7 @@ fn an_answer_that_is_too_large_fails_alone() {
         daemon.answer(&gated).ok();
         daemon.ask("alice", call(server, "echo", json!({}))).ok();
     }
-    assert_eq!(fake.starts(), 1);
+    assert_eq!(fake.served().len(), 1);
     daemon.finish();
 }
 
@@ -703,7 +706,7 @@ fn a_closed_stdout_of_a_living_server_is_noticed() {
         .ask("alice", call("odd", "mute", json!({})))
         .failure_in(&["session_lost", "server_crashed"]);
     daemon.ask("alice", call("odd", "echo", json!({}))).ok();
-    assert_eq!(fake.starts(), 2);
+    assert_eq!(fake.served().len(), 2);
     daemon.finish();
 }
 

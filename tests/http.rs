@@ -46,31 +46,14 @@ fn a_tool_is_called_and_the_session_ended_in_every_shape_of_server() {
 }
 
 #[test]
-fn the_old_http_and_sse_transport_is_spoken() {
+fn the_old_http_and_sse_transport_is_refused_in_words() {
     let ground = Ground::new();
-    ground.http(
-        "old",
-        json!({"http": {"legacy_sse": true}, "version": "2024-11-05"}),
-        |row| {
-            row.set("transport_type", "sse");
-        },
-    );
+    ground.http("old", json!({"http": {"legacy_sse": true}}), |row| {
+        row.set("transport_type", "sse");
+    });
     let mut daemon = ground.daemon();
-    assert_eq!(
-        daemon
-            .ask("alice", call("old", "echo", json!({"q": 1})))
-            .content(),
-        r#"{"q":1}"#
-    );
-    let listed = daemon.ask(
-        "alice",
-        json!({"action": "list_tools", "server_name": "old"}),
-    );
-    assert!(
-        listed.ok()["tools"]
-            .as_array()
-            .is_some_and(|tools| !tools.is_empty())
-    );
+    let answer = daemon.ask("alice", call("old", "echo", json!({"q": 1})));
+    assert_eq!(answer.failure("unsupported")["server_name"], "old");
     daemon.finish();
 }
 

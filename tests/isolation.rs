@@ -64,7 +64,7 @@ fn every_call_runs_with_the_credentials_of_its_own_user() {
         );
     }
     daemon.finish();
-    assert_eq!(fakes[0].starts(), users.len(), "one process a user");
+    assert_eq!(fakes[0].served().len(), users.len(), "one process a user");
     assert_eq!(
         fakes[2].requests("initialize"),
         users.len(),
@@ -91,7 +91,7 @@ fn a_public_server_is_one_connection_for_all_but_those_with_their_own_credential
         };
         assert_eq!(daemon.answer(&task).content(), expected, "{user}");
     }
-    assert_eq!(fake.starts(), 2);
+    assert_eq!(fake.served().len(), 2);
     daemon.finish();
 }
 
@@ -118,7 +118,7 @@ fn the_defaults_of_an_isolated_server_still_mean_a_connection_a_user() {
             .content(),
         "the default"
     );
-    assert_eq!(fake.starts(), 2);
+    assert_eq!(fake.served().len(), 2);
     daemon.finish();
 }
 
@@ -248,7 +248,7 @@ fn a_changed_definition_means_a_new_connection() {
     daemon
         .ask("alice", call("books", "whoami", json!({})))
         .failure("server_not_found");
-    assert_eq!(fake.starts(), 2);
+    assert_eq!(fake.served().len(), 2);
     daemon.finish();
 }
 
@@ -271,7 +271,7 @@ fn a_late_answer_after_a_cancel_reaches_nobody_on_a_shared_connection() {
     fake.wait_for_requests("tools/call:gated", 2);
     open(&ground.path("gate"));
     assert_eq!(daemon.answer(&next).ok()["structured_content"]["of"], "bob");
-    assert_eq!(fake.starts(), 1);
+    assert_eq!(fake.served().len(), 1);
     daemon.finish();
 }
 

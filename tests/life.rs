@@ -6,7 +6,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 
 use ground::{Daemon, Ground, call, left_over, open, wait_for};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 
 /// A tool that never answers, and one that waits for a gate.
@@ -179,7 +179,8 @@ fn a_closed_stdout_ends_the_daemon_and_its_servers() {
 /// A server below a shell, with a child of its own and one in a session of its own.
 fn family(ground: &Ground) -> ground::Fake {
     let script = json!({"on": {
-        "tools/call:spawn": [{"do": "spawn"}, {"do": "spawn", "setsid": true}, {"do": "execute"}],
+        "tools/call:spawn": [{"do": "spawn"}, {"do": "execute"}],
+        "tools/call:spawn_apart": [{"do": "spawn", "setsid": true}, {"do": "execute"}],
         "tools/call:hang": [{"do": "hang"}]
     }});
     ground.stdio("books", script, |row| {
@@ -194,22 +195,35 @@ fn family(ground: &Ground) -> ground::Fake {
     })
 }
 
-#[test]
-fn sigkill_of_the_daemon_leaves_no_process() {
+/// Kills one of the processes the daemon consists of, in the middle of a call.
+fn kill_amid_a_call(victim: impl Fn(&Daemon) -> i64) {
     let ground = Ground::new();
     let fake = family(&ground);
     let mut daemon = ground.daemon();
-    daemon.ask("alice", call("books", "spawn", json!({}))).ok();
+    for tool in ["spawn", "spawn_apart"] {
+        daemon.ask("alice", call("books", tool, json!({}))).ok();
+    }
     daemon.send("alice", call("books", "hang", json!({})));
     fake.wait_for_requests("tools/call:hang", 1);
+    let all = left_over(&ground.tag);
     assert!(
-        left_over(&ground.tag).len() >= 5,
-        "the daemon, a shell, a server and its two children: {:?}",
-        left_over(&ground.tag)
+        all.len() >= 5,
+        "the daemon, a shell, a server and its two children: {all:?}"
     );
-    daemon.signal(Signal::KILL);
+    let victim = Pid::from_raw(i32::try_from(victim(&daemon)).expect("a pid")).expect("a pid");
+    kill_process(victim, Signal::KILL).expect("it lives");
     daemon.wait();
     daemon.assert_clean();
+}
+
+#[test]
+fn sigkill_of_the_daemon_leaves_no_process() {
+    kill_amid_a_call(|daemon| i64::from(daemon.pid()));
+}
+
+#[test]
+fn sigkill_of_the_process_below_that_serves_leaves_no_process() {
+    kill_amid_a_call(Daemon::serving_pid);
 }
 
 #[test]
@@ -245,7 +259,9 @@ fn the_end_of_the_daemon_ends_the_whole_family_of_a_wrapper() {
     let ground = Ground::new();
     family(&ground);
     let mut daemon = ground.daemon();
-    daemon.ask("alice", call("books", "spawn", json!({}))).ok();
+    for tool in ["spawn", "spawn_apart"] {
+        daemon.ask("alice", call("books", tool, json!({}))).ok();
+    }
     daemon.finish();
 }
 
@@ -259,15 +275,15 @@ fn a_server_deaf_to_eof_and_term_is_killed_and_reaped() {
     );
     let mut daemon = ground.daemon();
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    let pid = fake.events_of("start")[0]["pid"].as_i64().expect("a pid");
+    let pid = fake.served()[0];
     daemon
         .ask(
             "alice",
             json!({"action": "disconnect_server", "server_name": "books"}),
         )
         .ok();
-    assert_eq!(fake.events_of("eof").len(), 1, "first its input was closed");
-    assert_eq!(fake.events_of("term").len(), 1, "then it was told to end");
+    assert_eq!(fake.served_and("eof"), 1, "first its input was closed");
+    assert_eq!(fake.served_and("term"), 1, "then it was told to end");
     wait_for("the end of the server", || {
         ground::state_of(pid).is_none().then_some(())
     });

@@ -99,7 +99,7 @@ fn a_changing_command_waits_for_no_call() {
     );
     // In force when the connection is out of the pool: the next call has a new one.
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    assert_eq!(fake.starts(), 2);
+    assert_eq!(fake.served().len(), 2);
     open(&ground.path("gate"));
     daemon.answer(&gated).ok();
     assert_eq!(daemon.answer(&closing).ok()["closed"], 1);
@@ -255,7 +255,7 @@ fn a_call_that_takes_too_long_fails_the_server_is_told_and_the_next_call_works()
     fake.wait_for_cancel();
     open(&ground.path("gate"));
     daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    assert_eq!(fake.starts(), 1);
+    assert_eq!(fake.served().len(), 1);
     daemon.finish();
 }
 
@@ -304,7 +304,7 @@ fn a_start_outlives_the_caller_who_could_not_wait_for_it() {
     assert_eq!(answer.failure("starting")["outcome"], "not_sent");
     open(&ground.path("gate"));
     daemon.ask("alice", call("slow", "echo", json!({}))).ok();
-    assert_eq!(fake.starts(), 1, "the same start served the next");
+    assert_eq!(fake.served().len(), 1, "the same start served the next");
     daemon.finish();
 }
 
@@ -346,16 +346,44 @@ fn thousands_of_commands_each_have_their_one_answer() {
         row.public();
     });
     let mut daemon = ground.daemon();
-    daemon.ask("alice", call("books", "echo", json!({}))).ok();
-    let tasks: Vec<(usize, String)> = (0..3_000)
-        .map(|n| {
-            let user = if n % 3 == 0 { "" } else { "alice" };
-            (n, daemon.send(user, call("books", "echo", json!({"n": n}))))
-        })
+    let users = ["", "alice", "bob"];
+    let mut running = std::collections::VecDeque::new();
+    for n in 0..3_000 {
+        let task = daemon.send(users[n % 3], call("books", "echo", json!({"n": n})));
+        running.push_back((n, task));
+        if running.len() == 60 {
+            let (n, task) = running.pop_front().expect("some");
+            assert_eq!(daemon.answer(&task).ok()["structured_content"]["n"], n);
+        }
+    }
+    daemon.close_stdin();
+    for (n, task) in running {
+        assert_eq!(daemon.answer(&task).ok()["structured_content"]["n"], n);
+    }
+    daemon.finish();
+}
+
+/// More than there is room for: each is answered all the same, some with what they can do about it.
+#[test]
+fn too_many_commands_at_once_are_refused_and_none_is_lost() {
+    let ground = Ground::new();
+    ground.stdio("books", json!({}), |_| {});
+    let mut daemon = ground.daemon();
+    let tasks: Vec<String> = (0..5_000)
+        .map(|n| daemon.send("alice", call("books", "echo", json!({"n": n}))))
         .collect();
     daemon.close_stdin();
-    for (n, task) in tasks {
-        assert_eq!(daemon.answer(&task).ok()["structured_content"]["n"], n);
+    for (n, task) in tasks.iter().enumerate() {
+        let answer = daemon.answer(task);
+        if answer.is_failure() {
+            assert!(
+                answer.failure("overloaded")["retry_after_ms"].is_u64(),
+                "{}",
+                answer.text
+            );
+        } else {
+            assert_eq!(answer.ok()["structured_content"]["n"], n);
+        }
     }
     daemon.finish();
 }

@@ -128,25 +128,31 @@ impl Lines {
         ticks / 100.0
     }
 
-    /// Resident memory of the process in MB: now (`VmRSS`) or at its peak (`VmHWM`).
+    /// Resident memory of the daemon in MB, its guardian included: now (`VmRSS`) or at its peak (`VmHWM`).
     pub fn memory(&self, which: &str) -> f64 {
-        let status =
-            fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("it lives");
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix(which))
-            .expect("a line");
-        let kilobytes: f64 = line
-            .trim_matches(|letter: char| !letter.is_ascii_digit())
-            .parse()
-            .expect("a number");
-        kilobytes / 1024.0
+        family(self.child.id())
+            .into_iter()
+            .map(|pid| memory_of(pid, which))
+            .sum()
     }
 
     pub fn end(mut self) {
         drop(self.stdin);
         let _ = self.child.wait();
     }
+}
+
+fn memory_of(pid: u32, which: &str) -> f64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).expect("it lives");
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix(which))
+        .expect("a line");
+    let kilobytes: f64 = line
+        .trim_matches(|letter: char| !letter.is_ascii_digit())
+        .parse()
+        .expect("a number");
+    kilobytes / 1024.0
 }
 
 /// A process and its descendants as far as they are the daemon itself: not the servers it runs.

@@ -86,9 +86,11 @@ fn may_retry(failure: &Failure, may_repeat: bool) -> bool {
         .is_some_and(|phase| phase == Phase::Call.as_str());
     let lost = matches!(
         failure.code,
-        ErrorCode::ServerCrashed | ErrorCode::SessionLost | ErrorCode::ConnectFailed
+        ErrorCode::ServerCrashed | ErrorCode::SessionLost
     );
-    called && lost && (failure.is_not_sent() || may_repeat)
+    // What the server refused over HTTP it would refuse again.
+    let refused = failure.details.contains_key("http_status");
+    called && lost && !refused && (failure.is_not_sent() || may_repeat)
 }
 
 fn not_sent(failure: Failure) -> Failure {

@@ -170,6 +170,10 @@ impl Connected for FakeSession {
         death.clone().expect("waited for")
     }
 
+    fn is_dead(&self) -> bool {
+        self.dead.borrow().is_some()
+    }
+
     async fn close(&self) {
         self.server.closes.fetch_add(1, Ordering::SeqCst);
     }

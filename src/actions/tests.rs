@@ -258,7 +258,7 @@ async fn a_call_that_may_have_run_is_not_sent_again() {
 #[tokio::test(start_paused = true)]
 async fn a_call_that_never_arrived_is_sent_once_more() {
     let unsent = crashed().outcome(Outcome::NotSent);
-    let (calls, answer) = calls_after(&[unsent.clone()], json!({})).await;
+    let (calls, answer) = calls_after(std::slice::from_ref(&unsent), json!({})).await;
     assert_eq!((calls, answer.is_ok()), (2, true));
     let (calls, answer) = calls_after(&[unsent.clone(), unsent], json!({})).await;
     assert_eq!(calls, 2);

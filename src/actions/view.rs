@@ -16,12 +16,15 @@ const MAX_VIEWS: usize = 4096;
 /// Resolved targets kept of one snapshot (session-isolated servers have one a conversation).
 const MAX_TARGETS: usize = 4096;
 
+/// By server, and by conversation where the server is isolated by it.
+type Targets = HashMap<(ServerId, Option<SessionId>), Arc<Target>>;
+
 pub(super) struct View {
     pub snapshot: Arc<Snapshot>,
     /// Changes when the set of definitions' names does, and with it injected names.
     pub names: u64,
     by_id: HashMap<ServerId, usize>,
-    targets: Mutex<HashMap<(ServerId, Option<SessionId>), Arc<Target>>>,
+    targets: Mutex<Targets>,
 }
 
 impl View {

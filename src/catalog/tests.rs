@@ -63,6 +63,10 @@ impl Connected for Fake {
         std::future::pending().await
     }
 
+    fn is_dead(&self) -> bool {
+        false
+    }
+
     async fn close(&self) {}
 
     fn id(&self) -> u64 {

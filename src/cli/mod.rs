@@ -48,6 +48,10 @@ const EXAMPLES: &str = r#"Examples:
     mcp-client tools books
     mcp-client settings
 
+  Define a server, and set a user's credentials for it (asked for, or from stdin):
+    mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
+    mcp-client credential set wiki --user ann
+
   Use a host's own config API instead of the embedded store:
     API_BASE=http://localhost:3000 INTERNAL_TOKEN=... mcp-client
 
@@ -161,7 +165,12 @@ fn with_settings<F: Future<Output = ExitCode>>(
         Ok(settings) => settings,
         Err(faults) => return fail(&format!("the settings are wrong:\n{faults}")),
     };
-    for secret in [&settings.config.internal_token, &settings.store.url] {
+    let secrets = [
+        &settings.config.internal_token,
+        &settings.store.url,
+        &settings.store.key,
+    ];
+    for secret in secrets {
         secret.iter().for_each(|secret| REDACTOR.learn(secret));
     }
     match prepare(&settings) {

@@ -210,7 +210,9 @@ impl TappedHttp {
         let status = response.status();
         let headers = response.headers().clone();
         let text = body(response, MAX_DIAGNOSTIC).await.unwrap_or_default();
-        if in_session && session_is_gone(status, &headers, &text) {
+        let is_gone = in_session && session_is_gone(status, &headers, &text);
+        let slot = asked.as_ref().and_then(|asked| asked.slot.as_ref());
+        if is_gone && slot.is_none_or(|slot| slot.lost_session()) {
             return Err(StreamableHttpError::SessionExpired);
         }
         let Some(asked) = asked else {
@@ -219,6 +221,11 @@ impl TappedHttp {
             ))));
         };
         let is_auth = matches!(status, StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN);
+        if is_gone && !is_auth {
+            let text = format!("it does not know the session it has just opened (HTTP {status})");
+            let failure = Failure::new(ErrorCode::SessionLost, text).outcome(Outcome::NotSent);
+            return self.fail(Some(asked), failure.with("http_status", status.as_u16()));
+        }
         if !is_auth && text.trim_ascii().starts_with(b"{") && has_error(&text) {
             return match self.read_body(&text, asked.id) {
                 Some(message) => Ok(StreamableHttpPostResponse::Json(message, None)),
@@ -314,6 +321,14 @@ impl StreamableHttpClient for TappedHttp {
         self.get(&uri, session_id.as_deref(), last_event_id, custom_headers)
             .await
     }
+}
+
+/// Whether the server turned a request away unread, for it no longer knew the session.
+pub(super) fn was_refused(error: &(dyn std::error::Error + 'static)) -> bool {
+    matches!(
+        error.downcast_ref::<Fault>(),
+        Some(StreamableHttpError::SessionExpired | StreamableHttpError::ReinitializationFailed(_))
+    )
 }
 
 /// What rmcp sees of one event: what concerns it, under the event's id so that it can resume.

@@ -43,6 +43,9 @@ pub trait Connected: Send + Sync + 'static {
     /// `session_lost`, ...). Never ends while the connection lives.
     fn died(&self) -> impl Future<Output = Failure> + Send;
 
+    /// Whether [`Connected::died`] would end at once.
+    fn is_dead(&self) -> bool;
+
     /// Ends the connection and everything that was started for it; returns when nothing is left.
     /// Calls still running fail with `cancelled`.
     fn close(&self) -> impl Future<Output = ()> + Send;

@@ -17,6 +17,7 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
+use super::http::was_refused;
 use super::process::Process;
 use super::stdio::Outbox;
 use super::tap::{RawCall, Slot, Tap};
@@ -270,9 +271,11 @@ impl Session {
                 let text = format!("server \"{name}\" ended the response before it had answered");
                 Failure::new(ErrorCode::SessionLost, text)
             }
-            NoAnswer::Service(error) => {
-                let text =
-                    format!("the request could not be delivered to server \"{name}\": {error}");
+            NoAnswer::Service(ServiceError::TransportSend(error)) => {
+                self.undelivered(&*error.error)
+            }
+            NoAnswer::Service(_) => {
+                let text = format!("the request could not be delivered to server \"{name}\"");
                 Failure::new(ErrorCode::SessionLost, text)
             }
         };
@@ -283,11 +286,39 @@ impl Session {
         };
         let failure = failure.outcome(outcome);
         match outcome {
-            Outcome::Unknown if slot.method == "tools/call" => Failure {
+            Outcome::Unknown if slot.method == "tools/call" && !failure.is_not_sent() => Failure {
                 message: format!("{}. The tool may or may not have run", failure.message),
                 ..failure
             },
             _ => failure,
+        }
+    }
+
+    /// A request that the transport gave back: a lost HTTP session that could not be renewed, or a
+    /// child that does not read.
+    fn undelivered(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+        let name = &self.server_name;
+        if let Some(Answer::Failed(failure)) = self.tap.handshake_answer() {
+            let text = format!(
+                "server \"{name}\" no longer knows the session: {}",
+                failure.message
+            );
+            return Failure {
+                message: text,
+                ..failure
+            };
+        }
+        let text = match was_refused(error) {
+            true => format!(
+                "server \"{name}\" no longer knows the session, and a new one could not be made"
+            ),
+            false => format!("the request could not be delivered to server \"{name}\": {error}"),
+        };
+        let failure = Failure::new(ErrorCode::SessionLost, text);
+        if was_refused(error) {
+            failure.outcome(Outcome::NotSent)
+        } else {
+            failure
         }
     }
 
@@ -331,6 +362,10 @@ impl Connected for Session {
             .ok()
             .and_then(|found| found.clone());
         found.unwrap_or_else(|| Failure::new(ErrorCode::SessionLost, "the connection is gone"))
+    }
+
+    fn is_dead(&self) -> bool {
+        self.death.borrow().is_some()
     }
 
     async fn close(&self) {

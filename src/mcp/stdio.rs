@@ -19,7 +19,7 @@ use super::process::Pipes;
 use super::tap::{RawCall, Slot, Tap};
 use super::wire::{Answer, IdScan, MAX_MESSAGE};
 
-/// Bytes that may wait for a child that does not read.
+/// Bytes that may wait for a child that does not read, and those of a line that does not end.
 const MAX_BACKLOG: usize = 4 * MAX_MESSAGE;
 
 pub(super) struct StdioTransport {
@@ -239,8 +239,38 @@ struct LineReader {
     buffer: BytesMut,
     /// How much of the buffer is known to hold no line break.
     searched: usize,
+<<<<<<< HEAD
     discarding: Option<IdScan>,
+    /// The line being discarded has been reported already: it may have no end.
+    reported: bool,
+=======
+    discarding: Option<Discarding>,
+>>>>>>> main
     ended: bool,
+}
+
+/// A line that is too long to keep.
+#[derive(Default)]
+struct Discarding {
+    scan: IdScan,
+    length: usize,
+    /// Its call has been named already.
+    told: bool,
+}
+
+impl Discarding {
+    fn feed(&mut self, part: &[u8]) {
+        self.length += part.len();
+        self.scan.feed(part);
+    }
+
+    /// The call to fail, as soon as it is known, and once.
+    fn tell(&mut self, at_end: bool) -> Option<Line> {
+        let id = self.scan.found();
+        let tells = !self.told && (at_end || id.is_some());
+        self.told |= tells;
+        tells.then_some(Line::TooLong(id))
+    }
 }
 
 impl LineReader {
@@ -252,6 +282,7 @@ impl LineReader {
             buffer: BytesMut::new(),
             searched: 0,
             discarding: None,
+            reported: false,
             ended: false,
         }
     }
@@ -270,40 +301,81 @@ impl LineReader {
     }
 
     fn split(&mut self) -> Option<Line> {
-        if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
+        while let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
             let mut line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
             line.truncate(line.len() - 1);
-            return Some(self.finish(line));
+<<<<<<< HEAD
+            return match self.finish(line) {
+                None => self.split(),
+                line => line,
+            };
         }
         self.searched = self.buffer.len();
         if self.buffer.len() > MAX_MESSAGE || (self.discarding.is_some() && !self.buffer.is_empty())
         {
             let part = self.buffer.split();
-            self.discarding.get_or_insert_default().feed(&part);
+            let scan = self.discarding.get_or_insert_default();
+            scan.feed(&part);
             self.searched = 0;
+            if let Some(id) = scan.found().filter(|_| !self.reported) {
+                self.reported = true;
+                return Some(Line::TooLong(Some(id)));
+            }
+=======
+            if let Some(line) = self.finish(line) {
+                return Some(line);
+            }
         }
-        if self.ended && (self.discarding.is_some() || !self.buffer.is_empty()) {
-            let line = self.buffer.split();
+        self.searched = self.buffer.len();
+        if self.buffer.len() > MAX_MESSAGE || self.discarding.is_some() {
             self.searched = 0;
-            return Some(self.finish(line));
+            return self.discard();
+>>>>>>> main
+        }
+        if self.ended && !self.buffer.is_empty() {
+            self.searched = 0;
+<<<<<<< HEAD
+=======
+            let line = self.buffer.split();
+>>>>>>> main
+            return self.finish(line);
         }
         None
     }
 
-    fn finish(&mut self, line: BytesMut) -> Line {
-        match self.discarding.take() {
-            Some(mut scan) => {
-                scan.feed(&line);
-                Line::TooLong(scan.found())
-            }
-            None if line.len() > MAX_MESSAGE => {
-                let mut scan = IdScan::default();
-                scan.feed(&line);
-                Line::TooLong(scan.found())
-            }
-            None => Line::Whole(line.freeze()),
+<<<<<<< HEAD
+    /// The line that ends with `line`, unless it has been reported before its end.
+    fn finish(&mut self, line: BytesMut) -> Option<Line> {
+        if self.discarding.is_none() && line.len() <= MAX_MESSAGE {
+            return Some(Line::Whole(line.freeze()));
         }
+        let mut scan = self.discarding.take().unwrap_or_default();
+        scan.feed(&line);
+        let reported = std::mem::take(&mut self.reported);
+        (!reported).then(|| Line::TooLong(scan.found()))
+=======
+    /// Gives the beginning of a line up; a line that does not end gives the server up.
+    fn discard(&mut self) -> Option<Line> {
+        let part = self.buffer.split();
+        if self.buffer.capacity() > MAX_MESSAGE {
+            self.buffer = BytesMut::new();
+        }
+        let discarding = self.discarding.get_or_insert_default();
+        discarding.feed(&part);
+        self.ended |= discarding.length > MAX_BACKLOG;
+        discarding.tell(self.ended)
+    }
+
+    /// `None`: the call of this line has been named already.
+    fn finish(&mut self, line: BytesMut) -> Option<Line> {
+        if self.discarding.is_none() && line.len() <= MAX_MESSAGE {
+            return Some(Line::Whole(line.freeze()));
+        }
+        let mut discarding = self.discarding.take().unwrap_or_default();
+        discarding.feed(&line);
+        discarding.tell(true)
+>>>>>>> main
     }
 
     async fn read(&mut self) {

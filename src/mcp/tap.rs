@@ -36,6 +36,8 @@ pub(super) struct Slot {
     pub events: Option<EventSink>,
     answer: OnceLock<Answer>,
     sent: AtomicBool,
+    /// Refused once, for the session was gone.
+    sessionless: AtomicBool,
     last_progress: Mutex<Option<Instant>>,
 }
 
@@ -55,6 +57,7 @@ impl Slot {
             events,
             answer: OnceLock::new(),
             sent: AtomicBool::new(false),
+            sessionless: AtomicBool::new(false),
             last_progress: Mutex::new(None),
         })
     }
@@ -66,6 +69,11 @@ impl Slot {
 
     pub(super) fn may_be_sent(&self) -> bool {
         self.sent.load(Ordering::Acquire)
+    }
+
+    /// Refused, for the session is gone; whether it is the first time.
+    pub(super) fn lost_session(&self) -> bool {
+        !self.sessionless.swap(true, Ordering::AcqRel)
     }
 
     /// The first answer wins.

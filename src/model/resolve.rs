@@ -60,6 +60,7 @@ pub struct Target {
     pub credential_source: Option<CredentialSource>,
     /// What it was resolved with. Held so that the redactor knows these values for as long as anything
     /// runs with them, also when others have come into force.
+    #[expect(dead_code, reason = "held, not read")]
     pub credentials: Option<Credentials>,
     /// Identifies the definition whoever uses it: era verdicts are remembered by it.
     pub definition_fingerprint: Fingerprint,

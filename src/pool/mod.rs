@@ -18,12 +18,14 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
+use futures::FutureExt;
 use tokio::sync::Semaphore;
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::mcp::Connect;
+use crate::mcp::{Connect, Connected};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::resolve::{PoolKey, Target};
@@ -121,10 +123,21 @@ impl<C: Connect> Pool<C> {
                 Step::AskAgain(at) => return Err(pausing(target, at)),
                 Step::Refuse(failure) => return Err(failure),
             };
+            if session.is_dead() {
+                // Its task has been woken to take it out, and may not have run yet.
+                tokio::task::yield_now().await;
+                continue;
+            }
             // `None`: it died between the two steps.
-            if let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? {
+            let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? else {
+                continue;
+            };
+            if lease.died().now_or_never().is_none() {
                 return Ok(lease);
             }
+            // A caller may know of a death before the slot does, whose own watch is about to run.
+            drop(lease);
+            yield_now().await;
         }
     }
 

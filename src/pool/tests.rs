@@ -90,6 +90,10 @@ impl Connected for FakeSession {
         Failure::new(ErrorCode::ServerCrashed, "it crashed")
     }
 
+    fn is_dead(&self) -> bool {
+        *self.life.dead.borrow()
+    }
+
     async fn close(&self) {
         self.life.closed.send_replace(true);
     }

@@ -62,7 +62,7 @@ fn plain(name: &str, description: &str) -> String {
     json!({"name": name, "description": description, "inputSchema": {"type": "object"}}).to_string()
 }
 
-/// Runs a tool and answers.
+/// Runs a tool and answers. One it does not know echoes: what is listed is the script's business.
 pub fn call(server: &Arc<Server>, request: &Request, wire: &Arc<dyn Wire>) {
     let id = request.id.clone().expect("a call has an id");
     let params = request.params();
@@ -79,8 +79,7 @@ pub fn call(server: &Arc<Server>, request: &Request, wire: &Arc<dyn Wire>) {
         "headers" => text(server, &wire.headers().to_string()),
         "pid" => text(server, &std::process::id().to_string()),
         "sleep" => return sleep(server, id, &arguments, wire),
-        _ if name == "echo" || is_listed(server, name) => echo(server, &arguments),
-        _ => Err(json!({"code": -32602, "message": format!("Unknown tool: {name}")}).to_string()),
+        _ => echo(server, &arguments),
     };
     server.answer(&id, answer, wire);
 }
@@ -99,12 +98,6 @@ pub fn executed(server: &Server, name: &str, arguments: &Value, wire: &Arc<dyn W
             json!({"tool": name, "arguments": arguments, "credential": credential(server, wire)}),
         );
     }
-}
-
-fn is_listed(server: &Server, name: &str) -> bool {
-    all(server)
-        .iter()
-        .any(|tool| name_of(tool).as_deref() == Some(name))
 }
 
 fn credential(server: &Server, wire: &Arc<dyn Wire>) -> Option<String> {

@@ -13,7 +13,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
-use super::{Ground, PATIENCE, left_over, wait_for};
+use super::{Ground, PATIENCE, left_over, parent_of, wait_for};
 
 /// An answer line.
 #[derive(Clone, Debug)]
@@ -83,6 +83,20 @@ impl Answer {
         let line: Line = serde_json::from_str(&self.text).expect("an answer");
         line.result.get()
     }
+}
+
+/// Reads a line. JSON that `Value` cannot hold (deep nesting, 1e400, half a surrogate pair) is JSON
+/// all the same: a result of that kind is left to its text.
+fn read(line: &str) -> Result<Value, serde_json::Error> {
+    if let Ok(value) = serde_json::from_str(line) {
+        return Ok(value);
+    }
+    let members: HashMap<String, &RawValue> = serde_json::from_str(line)?;
+    let value = |raw: &RawValue| serde_json::from_str(raw.get()).unwrap_or(Value::Null);
+    Ok(members
+        .into_iter()
+        .map(|(name, raw)| (name, value(raw)))
+        .collect())
 }
 
 pub struct Daemon {
@@ -240,8 +254,8 @@ impl Daemon {
     }
 
     fn sort(&mut self, line: String) {
-        let value: Value = serde_json::from_str(&line)
-            .unwrap_or_else(|fault| panic!("not JSON on stdout ({fault}): {line}"));
+        let value =
+            read(&line).unwrap_or_else(|fault| panic!("not JSON on stdout ({fault}): {line}"));
         if value.get("type").is_some() {
             for reserved in ["task_id", "error", "result", "success"] {
                 assert!(
@@ -281,10 +295,20 @@ impl Daemon {
         kill_process(pid, signal).expect("the daemon lives");
     }
 
-    /// The most memory it has had, in bytes.
+    /// The process that serves: the one below the guardian that we started.
+    pub fn serving_pid(&self) -> i64 {
+        let own = i64::from(self.pid());
+        let below = left_over(&self.tag)
+            .into_iter()
+            .map(|(pid, _)| i64::from(pid));
+        let mut below = below.filter(|pid| parent_of(*pid) == Some(own));
+        below.next().expect("a guardian has one to guard")
+    }
+
+    /// The most memory the serving process has had, in bytes.
     pub fn peak_memory(&self) -> u64 {
-        let status =
-            std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("it lives");
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.serving_pid()));
+        let status = status.expect("it lives");
         let peak = status
             .lines()
             .find_map(|line| line.strip_prefix("VmHWM:"))

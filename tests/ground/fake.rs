@@ -140,7 +140,27 @@ impl Fake {
             .collect()
     }
 
-    /// How often the process was started.
+    /// The processes that served: that were asked for more than the probe. (One that was only probed
+    /// is ended and started afresh.)
+    pub fn served(&self) -> Vec<i64> {
+        let asked = self.events_of("request");
+        let served = asked
+            .iter()
+            .filter(|line| line["method"] != "server/discover");
+        let mut pids: Vec<i64> = served.filter_map(|line| line["pid"].as_i64()).collect();
+        pids.sort_unstable();
+        pids.dedup();
+        pids
+    }
+
+    /// How many of the processes that served met the event.
+    pub fn served_and(&self, event: &str) -> usize {
+        let met = self.events_of(event);
+        let met = |pid: &i64| met.iter().any(|line| line["pid"] == *pid);
+        self.served().into_iter().filter(met).count()
+    }
+
+    /// How often the process was started, probes included.
     pub fn starts(&self) -> usize {
         self.events_of("start").len()
     }

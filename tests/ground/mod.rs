@@ -26,7 +26,7 @@ pub use host::{Host, Mode};
 pub use processes::{left_over, parent_of, state_of};
 
 /// How long a test waits for what must come. Generous: reaching it is a failure of the test.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The variable every process of a ground carries, to be found by.
 pub const TAG: &str = "MCP_TEST_GROUND";

@@ -64,21 +64,20 @@ Exit codes: 0 everything as expected; 1 a difference; 2 wrong usage.";
 
 /// Plays every file; the exit code is as the help says.
 pub fn run(args: Args) -> ExitCode {
-    let outcomes = args.files.iter().map(|file| match play_file(file, &args) {
-        Ok(commands) => {
-            oneshot::print(&format!("ok: {} ({commands} commands)", file.display()));
-            true
-        }
-        Err(report) => {
-            eprintln!("{}: {report}", file.display());
-            false
-        }
-    });
     // Every file is played, whatever became of the one before.
-    match outcomes.fold(true, |all, one| all && one) {
-        true => ExitCode::SUCCESS,
-        false => ExitCode::from(1),
+    let mut code = ExitCode::SUCCESS;
+    for file in &args.files {
+        match play_file(file, &args) {
+            Ok(commands) => {
+                oneshot::print(&format!("ok: {} ({commands} commands)", file.display()));
+            }
+            Err(report) => {
+                eprintln!("{}: {report}", file.display());
+                code = ExitCode::from(1);
+            }
+        }
     }
+    code
 }
 
 /// Plays one file and gives the number of its commands.

@@ -230,7 +230,7 @@ mod tests {
         });
         let steps = vec![Step { line: 1, part }];
         let text = write(&steps);
-        assert_eq!(text.lines().count(), 4, "{text}");
+        assert_eq!(text.lines().count(), 5, "{text}");
         assert_eq!(parse(&text).unwrap(), steps);
     }
 
