@@ -239,13 +239,7 @@ struct LineReader {
     buffer: BytesMut,
     /// How much of the buffer is known to hold no line break.
     searched: usize,
-<<<<<<< HEAD
-    discarding: Option<IdScan>,
-    /// The line being discarded has been reported already: it may have no end.
-    reported: bool,
-=======
     discarding: Option<Discarding>,
->>>>>>> main
     ended: bool,
 }
 
@@ -282,7 +276,6 @@ impl LineReader {
             buffer: BytesMut::new(),
             searched: 0,
             discarding: None,
-            reported: false,
             ended: false,
         }
     }
@@ -305,24 +298,6 @@ impl LineReader {
             let mut line = self.buffer.split_to(self.searched + at + 1);
             self.searched = 0;
             line.truncate(line.len() - 1);
-<<<<<<< HEAD
-            return match self.finish(line) {
-                None => self.split(),
-                line => line,
-            };
-        }
-        self.searched = self.buffer.len();
-        if self.buffer.len() > MAX_MESSAGE || (self.discarding.is_some() && !self.buffer.is_empty())
-        {
-            let part = self.buffer.split();
-            let scan = self.discarding.get_or_insert_default();
-            scan.feed(&part);
-            self.searched = 0;
-            if let Some(id) = scan.found().filter(|_| !self.reported) {
-                self.reported = true;
-                return Some(Line::TooLong(Some(id)));
-            }
-=======
             if let Some(line) = self.finish(line) {
                 return Some(line);
             }
@@ -331,30 +306,15 @@ impl LineReader {
         if self.buffer.len() > MAX_MESSAGE || self.discarding.is_some() {
             self.searched = 0;
             return self.discard();
->>>>>>> main
         }
         if self.ended && !self.buffer.is_empty() {
             self.searched = 0;
-<<<<<<< HEAD
-=======
             let line = self.buffer.split();
->>>>>>> main
             return self.finish(line);
         }
         None
     }
 
-<<<<<<< HEAD
-    /// The line that ends with `line`, unless it has been reported before its end.
-    fn finish(&mut self, line: BytesMut) -> Option<Line> {
-        if self.discarding.is_none() && line.len() <= MAX_MESSAGE {
-            return Some(Line::Whole(line.freeze()));
-        }
-        let mut scan = self.discarding.take().unwrap_or_default();
-        scan.feed(&line);
-        let reported = std::mem::take(&mut self.reported);
-        (!reported).then(|| Line::TooLong(scan.found()))
-=======
     /// Gives the beginning of a line up; a line that does not end gives the server up.
     fn discard(&mut self) -> Option<Line> {
         let part = self.buffer.split();
@@ -375,7 +335,6 @@ impl LineReader {
         let mut discarding = self.discarding.take().unwrap_or_default();
         discarding.feed(&line);
         discarding.tell(true)
->>>>>>> main
     }
 
     async fn read(&mut self) {
