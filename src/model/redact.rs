@@ -1,24 +1,22 @@
 //! Replaces every known secret by `***` wherever it turns up in text that leaves the process.
 //!
-//! A secret is known as it is and in base64, percent- and JSON-escaped form. The searches are built
-//! late and in layers (each at least twice the next), so that learning many secrets one by one costs
-//! each of them only a logarithmic number of builds. A secret that nobody holds any more is forgotten
-//! at the next build that touches it.
+//! A secret is known as it is and in base64, percent- and JSON-escaped form, for as long as somebody
+//! holds it; when the number of known values has doubled, those that nobody holds are forgotten.
 
 mod forms;
-mod layers;
+mod known;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
-use std::sync::{Arc, LazyLock, PoisonError, RwLock};
+use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use regex::Regex;
 use serde_json::Value;
 
 use super::error::Failure;
 use super::secret::Secret;
-use layers::{Layers, Search};
+use known::Known;
 
 const MASK: &str = "***";
 
@@ -30,7 +28,7 @@ const OWN_WORDS: &[&str] = &["server_name", "phase", "outcome"];
 
 /// The secrets in force, and the search for them. Cloning shares the set.
 #[derive(Clone, Default)]
-pub struct Redactor(Arc<RwLock<Layers>>);
+pub struct Redactor(Arc<RwLock<Known>>);
 
 impl Redactor {
     /// Scrubs `secret` from now on: as it is, and in base64, percent- and JSON-escaped form.
@@ -38,27 +36,24 @@ impl Redactor {
     /// Cheap for a value that is known already.
     pub fn learn(&self, secret: &Secret) {
         if secret.expose().chars().nth(SHORTEST - 1).is_some() {
-            let mut layers = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            layers.learn(secret);
+            let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+            known.learn(secret);
         }
     }
 
     /// `text` with `***` for every known secret and for the value of every `Authorization`,
     /// `X-API-Key` and `Cookie`. Borrowed where there was none.
     pub fn scrub<'a>(&self, text: &'a str) -> Cow<'a, str> {
-        scrub_with(&self.searches(), text)
+        scrub_with(&self.known(), text)
     }
 
     /// Scrubs text that was cut at a limit: the beginning of a secret at the cut is taken off as well.
     pub fn scrub_cut(&self, text: &str) -> String {
-        let searches = self.searches();
-        let mut scrubbed = scrub_with(&searches, text).into_owned();
+        let known = self.known();
+        let mut scrubbed = scrub_with(&known, text).into_owned();
         // What a cut inside a character leaves.
         let whole = scrubbed.trim_end_matches(char::REPLACEMENT_CHARACTER).len();
-        let begun = searches
-            .iter()
-            .map(|search| search.begun_at_end(&scrubbed[..whole]));
-        let begun = begun.max().unwrap_or(0);
+        let begun = known.begun_at_end(&scrubbed[..whole]);
         if begun > 0 {
             scrubbed.truncate(whole - begun);
         }
@@ -68,13 +63,13 @@ impl Redactor {
     /// Scrubs the message and every text in the details (not the names of members, nor
     /// `server_name`, `phase` and `outcome`, which are never secrets).
     pub fn scrub_failure(&self, mut failure: Failure) -> Failure {
-        let searches = self.searches();
-        if let Cow::Owned(message) = scrub_with(&searches, &failure.message) {
+        let known = self.known();
+        if let Cow::Owned(message) = scrub_with(&known, &failure.message) {
             failure.message = message;
         }
         for (name, value) in &mut failure.details {
             if !OWN_WORDS.contains(&name.as_str()) {
-                scrub_value(&searches, value);
+                scrub_value(&known, value);
             }
         }
         failure
@@ -82,64 +77,50 @@ impl Redactor {
 
     /// Scrubs every text and number in `value`, not the names of members.
     pub fn scrub_json(&self, value: &mut Value) {
-        scrub_value(&self.searches(), value);
+        scrub_value(&self.known(), value);
     }
 
-    fn searches(&self) -> Vec<Arc<Search>> {
-        let ready = self
-            .0
-            .read()
-            .unwrap_or_else(PoisonError::into_inner)
-            .ready();
-        ready.unwrap_or_else(|| {
-            let mut layers = self.0.write().unwrap_or_else(PoisonError::into_inner);
-            layers.build()
-        })
+    fn known(&self) -> RwLockReadGuard<'_, Known> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn scrub_value(searches: &[Arc<Search>], value: &mut Value) {
+fn scrub_value(known: &Known, value: &mut Value) {
     match value {
         Value::String(text) => {
-            if let Cow::Owned(scrubbed) = scrub_with(searches, text) {
+            if let Cow::Owned(scrubbed) = scrub_with(known, text) {
                 *text = scrubbed;
             }
         }
         Value::Number(number) => {
-            if let Cow::Owned(scrubbed) = scrub_with(searches, &number.to_string()) {
+            if let Cow::Owned(scrubbed) = scrub_with(known, &number.to_string()) {
                 *value = Value::String(scrubbed);
             }
         }
-        Value::Array(items) => items
-            .iter_mut()
-            .for_each(|item| scrub_value(searches, item)),
+        Value::Array(items) => items.iter_mut().for_each(|item| scrub_value(known, item)),
         Value::Object(members) => members
             .values_mut()
-            .for_each(|member| scrub_value(searches, member)),
+            .for_each(|member| scrub_value(known, member)),
         Value::Null | Value::Bool(_) => {}
     }
 }
 
-fn scrub_with<'a>(searches: &[Arc<Search>], text: &'a str) -> Cow<'a, str> {
+fn scrub_with<'a>(known: &Known, text: &'a str) -> Cow<'a, str> {
     let mut scrubbed = mask_headers(text);
     // A mask next to what stood around it can read like another secret. Each round takes at least
     // six bytes for three, so the rounds end.
-    while let Some(masked) = mask_secrets(searches, &scrubbed) {
+    while let Some(masked) = mask_secrets(known, &scrubbed) {
         scrubbed = Cow::Owned(masked);
     }
     scrubbed
 }
 
 /// `None`: nothing found.
-fn mask_secrets(searches: &[Arc<Search>], text: &str) -> Option<String> {
-    let mut found: Vec<_> = searches
-        .iter()
-        .flat_map(|search| search.find(text))
-        .collect();
+fn mask_secrets(known: &Known, text: &str) -> Option<String> {
+    let found = known.find(text);
     if found.is_empty() {
         return None;
     }
-    found.sort_unstable_by_key(|range| range.start);
     let mut masked = String::with_capacity(text.len());
     let mut done = 0;
     for range in found {
