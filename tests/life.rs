@@ -231,7 +231,9 @@ fn disconnect_ends_the_whole_family_of_a_wrapper() {
     let ground = Ground::new();
     let fake = family(&ground);
     let mut daemon = ground.daemon();
-    daemon.ask("alice", call("books", "spawn", json!({}))).ok();
+    for tool in ["spawn", "spawn_apart"] {
+        daemon.ask("alice", call("books", tool, json!({}))).ok();
+    }
     let family: Vec<i64> = fake
         .events()
         .iter()

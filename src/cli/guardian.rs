@@ -11,6 +11,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
+use crate::mcp::own_children;
 use rustix::process::{
     DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, getppid,
     kill_process, set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal,
@@ -191,6 +192,7 @@ impl Foundlings {
     pub fn look(&mut self) -> bool {
         let ended: HashSet<_> = own_children()
             .into_iter()
+            .map(Pid::as_raw_pid)
             .filter(|pid| stat(*pid).is_some_and(|(_, state)| state == "Z"))
             .collect();
         for pid in ended.intersection(&self.0) {
@@ -199,15 +201,6 @@ impl Foundlings {
         self.0 = &ended - &self.0;
         !self.0.is_empty()
     }
-}
-
-fn own_children() -> Vec<i32> {
-    let lists = numbers("/proc/self/task")
-        .into_iter()
-        .filter_map(|task| fs::read_to_string(format!("/proc/self/task/{task}/children")).ok());
-    let words: Vec<String> = lists.collect();
-    let pids = words.iter().flat_map(|list| list.split_whitespace());
-    pids.filter_map(|pid| pid.parse().ok()).collect()
 }
 
 fn numbers(folder: &str) -> Vec<i32> {

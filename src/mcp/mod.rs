@@ -1,6 +1,7 @@
 //! Floor 1: connects a resolved definition and speaks MCP on the connection. The home of rmcp.
 
 mod connector;
+mod family;
 mod http;
 mod process;
 mod session;
@@ -22,6 +23,7 @@ use crate::model::json::RawJson;
 use crate::model::resolve::Target;
 
 pub use connector::Connector;
+pub use family::own_children;
 pub use session::Session;
 pub use shim::{SHIM, become_server};
 

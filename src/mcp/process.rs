@@ -15,7 +15,7 @@ use tokio::signal::unix::{Signal as ChildSignals, SignalKind, signal};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::shim;
+use super::{family, shim};
 use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::secret::Secret;
@@ -58,7 +58,7 @@ pub(super) struct Program<'a> {
 impl Program<'_> {
     /// # Errors
     /// `NotFound` when no such program can be executed.
-    fn command(&self) -> io::Result<Command> {
+    fn command(&self, mark: &str) -> io::Result<Command> {
         let base = self
             .base_env
             .iter()
@@ -85,7 +85,8 @@ impl Program<'_> {
         command
             .args(self.args.iter().map(Secret::expose))
             .env_clear()
-            .envs(env);
+            .envs(env)
+            .env(family::MARK, mark);
         Ok(command)
     }
 }
@@ -93,7 +94,8 @@ impl Program<'_> {
 impl Process {
     /// Starts the program. It sees nothing of our environment but what `program` names.
     pub(super) fn start(program: &Program, redactor: Redactor) -> io::Result<(Arc<Self>, Pipes)> {
-        let mut command = program.command()?;
+        let mark = family::new_mark();
+        let mut command = program.command(&mark)?;
         command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
@@ -120,6 +122,7 @@ impl Process {
         tokio::spawn(read_stderr(stderr, tail.clone(), alive_sender));
         tokio::spawn(async move {
             let status = reap(guard, exits).await;
+            family::end_strays(&mark).await;
             exit_sender.send_replace(Some(status));
         });
         Ok((
@@ -380,8 +383,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_sees_nothing_of_our_environment() {
-        let (_process, pipes) = shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e _)");
-        assert_eq!(first_line(pipes.output).await, "PATH");
+        let (_process, pipes) = shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e ^_ | sort)");
+        assert_eq!(first_line(pipes.output).await, "MCP_CLIENT_CONNECTION PATH");
     }
 
     #[tokio::test]
