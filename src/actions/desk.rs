@@ -297,7 +297,7 @@ fn unsettled(party: &Party) -> Failure {
 
 fn list_too_late(party: &Party) -> Failure {
     let message = format!(
-        "the server `{}` did not list its tools within {} ms",
+        "server `{}` did not list its tools within {} ms",
         party.name(),
         party.deadline.elapsed().as_millis()
     );

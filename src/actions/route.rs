@@ -238,7 +238,7 @@ fn no_such_tool(entry: &ServerEntry, name: &str, catalog: &Catalog) -> Failure {
         all if all <= MAX_NAMED => format!("it has {}", names.join(", ")),
         all => format!("it has {all} others; list_tools names them"),
     };
-    let message = format!("the server `{server}` has no tool `{name}`: {offers}");
+    let message = format!("server `{server}` has no tool `{name}`: {offers}");
     Failure::new(ErrorCode::ToolNotFound, message).with("tool_name", name)
 }
 

@@ -124,7 +124,7 @@ fn without_user(entry: &ServerEntry) -> ServerEntry {
 }
 
 pub(super) fn disabled_server(name: &str) -> Failure {
-    let message = format!("the server `{name}` is disabled");
+    let message = format!("server `{name}` is disabled");
     Failure::new(ErrorCode::ServerDisabled, message)
         .server(name)
         .phase(Phase::Resolve)

@@ -272,7 +272,7 @@ impl Connect for Connector {
             if failure.code == ErrorCode::ServerError {
                 failure.code = ErrorCode::ConnectFailed;
             }
-            failure.message = format!("server \"{}\": {}", target.server_name, failure.message);
+            failure.message = format!("server `{}`: {}", target.server_name, failure.message);
             failure
                 .server(&target.server_name)
                 .phase(Phase::Initialize)
@@ -373,9 +373,9 @@ fn identity(tap: &Tap, era: Era) -> ServerIdentity {
 fn cannot_start(command: &str, error: &std::io::Error) -> Refused {
     let text = match error.kind() {
         std::io::ErrorKind::NotFound => {
-            format!("its command \"{command}\" was not found; install it, or give its full path")
+            format!("its command `{command}` was not found; install it, or give its full path")
         }
-        _ => format!("its command \"{command}\" cannot be started: {error}"),
+        _ => format!("its command `{command}` cannot be started: {error}"),
     };
     let failure = Failure::new(ErrorCode::ConnectFailed, text).phase(Phase::Start);
     Refused {

@@ -383,7 +383,8 @@ mod tests {
 
     #[tokio::test]
     async fn a_child_sees_nothing_of_our_environment() {
-        let (_process, pipes) = shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e ^_ | sort)");
+        let (_process, pipes) =
+            shell("echo $(env | cut -d= -f1 | grep -v -e PWD -e SHLVL -e ^_ | sort)");
         assert_eq!(first_line(pipes.output).await, "MCP_CLIENT_CONNECTION PATH");
     }
 

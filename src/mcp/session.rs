@@ -141,7 +141,7 @@ impl Session {
             Some(other) => {
                 let name = &self.server_name;
                 let text = format!(
-                    "server \"{name}\" answered with a result of type \"{other}\", which this client cannot continue"
+                    "server `{name}` answered with a result of type \"{other}\", which this client cannot continue"
                 );
                 let code = match other {
                     "input_required" | "task" => ErrorCode::Unsupported,
@@ -238,20 +238,19 @@ impl Session {
             Answer::Result(raw) => Ok(raw.clone()),
             Answer::Error(raw) => Err(server_error(name, raw)),
             Answer::Broken(reason) => {
-                let text =
-                    format!("server \"{name}\" sent an answer that cannot be used: {reason}");
+                let text = format!("server `{name}` sent an answer that cannot be used: {reason}");
                 Err(Failure::new(ErrorCode::ProtocolError, text).outcome(Outcome::Unknown))
             }
             Answer::TooLarge => {
                 let text =
-                    format!("the answer of server \"{name}\" is longer than {MAX_MESSAGE} bytes");
+                    format!("the answer of server `{name}` is longer than {MAX_MESSAGE} bytes");
                 let failure =
                     Failure::new(ErrorCode::ResultTooLarge, text).with("limit", MAX_MESSAGE);
                 Err(failure.outcome(Outcome::Unknown))
             }
             Answer::Failed(failure) => {
                 let mut failure = failure.clone();
-                failure.message = format!("server \"{name}\": {}", failure.message);
+                failure.message = format!("server `{name}`: {}", failure.message);
                 Err(failure)
             }
         }
@@ -262,21 +261,21 @@ impl Session {
         let failure = match reason {
             NoAnswer::Timeout => {
                 let text =
-                    format!("server \"{name}\" did not answer in time; it has been told to stop");
+                    format!("server `{name}` did not answer in time; it has been told to stop");
                 Failure::new(ErrorCode::CallTimeout, text)
             }
             NoAnswer::Service(ServiceError::TransportClosed) if self.peer.is_transport_closed() => {
                 self.died_soon().await
             }
             NoAnswer::Service(ServiceError::TransportClosed | ServiceError::McpError(_)) => {
-                let text = format!("server \"{name}\" ended the response before it had answered");
+                let text = format!("server `{name}` ended the response before it had answered");
                 Failure::new(ErrorCode::SessionLost, text)
             }
             NoAnswer::Service(ServiceError::TransportSend(error)) => {
                 self.undelivered(&*error.error).await
             }
             NoAnswer::Service(_) => {
-                let text = format!("the request could not be delivered to server \"{name}\"");
+                let text = format!("the request could not be delivered to server `{name}`");
                 Failure::new(ErrorCode::SessionLost, text)
             }
         };
@@ -310,7 +309,7 @@ impl Session {
         }
         if let Some(Answer::Failed(failure)) = self.tap.handshake_answer() {
             let text = format!(
-                "server \"{name}\" no longer knows the session: {}",
+                "server `{name}` no longer knows the session: {}",
                 failure.message
             );
             return Failure {
@@ -320,9 +319,9 @@ impl Session {
         }
         let text = match was_refused(error) {
             true => format!(
-                "server \"{name}\" no longer knows the session, and a new one could not be made"
+                "server `{name}` no longer knows the session, and a new one could not be made"
             ),
-            false => format!("the request could not be delivered to server \"{name}\": {error}"),
+            false => format!("the request could not be delivered to server `{name}`: {error}"),
         };
         let failure = Failure::new(ErrorCode::SessionLost, text);
         if was_refused(error) {
@@ -334,7 +333,7 @@ impl Session {
 
     async fn died_soon(&self) -> Failure {
         timeout(POST_MORTEM, self.died()).await.unwrap_or_else(|_| {
-            let text = format!("the connection to server \"{}\" was lost", self.server_name);
+            let text = format!("the connection to server `{}` was lost", self.server_name);
             Failure::new(ErrorCode::SessionLost, text)
         })
     }
@@ -403,7 +402,7 @@ impl Connected for Session {
             let next = take_page(&page, &mut listed).map_err(|reason| {
                 let name = &self.server_name;
                 let text =
-                    format!("server \"{name}\" sent a tool list that cannot be read: {reason}");
+                    format!("server `{name}` sent a tool list that cannot be read: {reason}");
                 self.placed(
                     Failure::new(ErrorCode::ProtocolError, text),
                     deadline,
@@ -485,7 +484,7 @@ fn server_error(name: &str, raw: &RawJson) -> Failure {
     let said = said.unwrap_or("an error without a message");
     let mut failure = Failure::new(
         ErrorCode::ServerError,
-        format!("server \"{name}\" answered with an error: {said}"),
+        format!("server `{name}` answered with an error: {said}"),
     );
     for member in ["code", "message", "data"] {
         if let Some(value) = error.get(member) {
@@ -529,23 +528,23 @@ async fn post_mortem(name: &str, link: &Link, was_closed: bool) -> Failure {
     }
     if was_closed {
         let text =
-            format!("the connection to server \"{name}\" was closed while the call was running");
+            format!("the connection to server `{name}` was closed while the call was running");
         return Failure::new(ErrorCode::Cancelled, text);
     }
     let Link::Stdio { process, .. } = link else {
         return Failure::new(
             ErrorCode::SessionLost,
-            format!("the session with server \"{name}\" was lost"),
+            format!("the session with server `{name}` was lost"),
         );
     };
     let failure = match timeout(POST_MORTEM / 2, process.exited()).await {
         Ok(status) => Failure::new(
             ErrorCode::ServerCrashed,
-            format!("server \"{name}\" ended: {status}"),
+            format!("server `{name}` ended: {status}"),
         ),
         Err(_) => Failure::new(
             ErrorCode::SessionLost,
-            format!("server \"{name}\" closed its output"),
+            format!("server `{name}` closed its output"),
         ),
     };
     process.explain(failure)

@@ -101,7 +101,7 @@ fn target(entry: &ServerEntry, caller: &Caller) -> Result<Target, Failure> {
         return Err(Failure::new(
             ErrorCode::Unsupported,
             format!(
-                "server {:?} uses the old HTTP+SSE transport, which is not supported yet: set transport_type to http if the server also speaks Streamable HTTP",
+                "server `{}` uses the old HTTP+SSE transport, which is not supported yet: set transport_type to http if the server also speaks Streamable HTTP",
                 definition.name
             ),
         ));
@@ -137,7 +137,7 @@ fn scope(entry: &ServerEntry, caller: &Caller) -> Result<Scope, Failure> {
         return Err(Failure::new(
             ErrorCode::InvalidParams,
             format!(
-                "server {:?} keeps its users apart: the command must name one in user.userId",
+                "server `{}` keeps its users apart: the command must name one in user.userId",
                 definition.name
             ),
         ));
@@ -173,7 +173,7 @@ pub fn credentials_in_force<'a>(
     Err(Failure::new(
         ErrorCode::CredentialsRequired,
         format!(
-            "server {:?} needs credentials, and there are none for {}: details.credential_fields holds the form to fill in",
+            "server `{}` needs credentials, and there are none for {}: details.credential_fields holds the form to fill in",
             definition.name,
             match &caller.user {
                 Some(user) => format!("user {user}"),
@@ -285,7 +285,7 @@ fn flaw_failure(definition: &Definition, column: &str, flaw: Flaw) -> Failure {
         Flaw::Missing(field) => Failure::new(
             ErrorCode::CredentialFieldMissing,
             format!(
-                "server {name:?} needs the credential field {field:?} for its {column}, and the credentials in force have none"
+                "server `{name}` needs the credential field `{field}` for its {column}, and the credentials in force have none"
             ),
         )
         .phase(Phase::Credentials)
@@ -294,7 +294,7 @@ fn flaw_failure(definition: &Definition, column: &str, flaw: Flaw) -> Failure {
         Flaw::Refused { field, reason } => Failure::new(
             ErrorCode::CredentialInvalid,
             format!(
-                "the credential field {field:?} cannot be used in the {column} of server {name:?}: its value {reason}"
+                "the credential field `{field}` cannot be used in the {column} of server `{name}`: its value {reason}"
             ),
         )
         .phase(Phase::Credentials)
@@ -306,7 +306,7 @@ fn config_invalid(definition: &Definition, field: &str, reason: &str) -> Failure
     Failure::new(
         ErrorCode::ConfigInvalid,
         format!(
-            "server {:?} cannot be used as it is defined: {field} {reason}",
+            "server `{}` cannot be used as it is defined: {field} {reason}",
             definition.name
         ),
     )
