@@ -54,24 +54,16 @@ enum Command {
 /// `mcp-client credential set`.
 #[derive(clap::Args, Debug, Default)]
 #[command(after_help = "Examples:
-  mcp-client server add books --command npx --public -- -y books-server
+  mcp-client server add books --public -- npx -y books-server
   mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY:'Wiki key' --requires-credentials
   mcp-client server add --json servers.json")]
 struct Add {
     /// The server's name; with --json FILE: which of several, or another name for the only one
     #[arg(required_unless_present = "json")]
     name: Option<String>,
-    /// The program to start
-    #[arg(long, value_name = "CMD", conflicts_with = "url")]
-    command: Option<String>,
-    /// The arguments of the program
-    #[arg(
-        last = true,
-        value_name = "ARGS",
-        requires = "command",
-        conflicts_with = "url"
-    )]
-    args: Vec<String>,
+    /// The program to start, and its arguments
+    #[arg(last = true, value_name = "COMMAND", conflicts_with = "url")]
+    command: Vec<String>,
     /// A variable of the program's environment, or of the headers' ${NAME}
     #[arg(long, value_name = "NAME=VALUE")]
     env: Vec<String>,
@@ -86,7 +78,7 @@ struct Add {
         conflicts_with = "command"
     )]
     header: Vec<String>,
-    /// stdio, http, sse or statelessHttp; else by --command or --url
+    /// stdio, http, sse or statelessHttp; else by COMMAND or --url
     #[arg(long, value_name = "TYPE")]
     transport: Option<String>,
     /// Let all users share one connection
@@ -175,12 +167,14 @@ fn with_flags(mut row: Map<String, Value>, add: &Add) -> Result<Map<String, Valu
         }
     };
     let text = |text: &Option<String>| text.clone().map(Value::from);
-    let list = |given: &[String]| (!given.is_empty()).then(|| Value::from(given));
     let http = add.url.as_ref().map(|_| json!("http"));
     set("name", text(&add.name));
     set("transport_type", text(&add.transport).or(http));
-    set("command", text(&add.command));
-    set("args", list(&add.args));
+    set("command", add.command.first().map(|word| json!(word)));
+    set(
+        "args",
+        add.command.split_first().map(|(_, words)| json!(words)),
+    );
     set("url", text(&add.url));
     set("env_template", pairs(&add.env, '=', "--env NAME=VALUE")?);
     set(

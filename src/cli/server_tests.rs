@@ -31,8 +31,6 @@ async fn adds_what_the_flags_say() {
     let words = [
         "add",
         "books",
-        "--command",
-        "npx",
         "--env",
         "KEY=${user.KEY}",
         "--env",
@@ -46,6 +44,7 @@ async fn adds_what_the_flags_say() {
         "--isolation",
         "session",
         "--",
+        "npx",
         "-y",
         "books",
     ];
@@ -87,7 +86,7 @@ async fn adds_what_the_flags_say() {
 async fn enables_disables_and_removes() {
     let directory = tempfile::tempdir().unwrap();
     let settings = settings(&directory);
-    perform(&settings, &["add", "My Books", "--command", "x"])
+    perform(&settings, &["add", "My Books", "--", "x"])
         .await
         .unwrap();
     perform(&settings, &["disable", "my_books"]).await.unwrap();
@@ -143,10 +142,9 @@ async fn reads_definitions_from_files_and_keeps_the_good_ones() {
 async fn refuses_what_does_not_fit_together() {
     for words in [
         &["add"][..],
-        &["add", "n", "--command", "x", "--url", "http://h/"],
+        &["add", "n", "--url", "http://h/", "--", "x"],
         &["add", "n", "--header", "A: b"],
-        &["add", "n", "--command", "x", "--header", "A: b"],
-        &["add", "n", "--url", "http://h/", "--", "arg"],
+        &["add", "n", "--header", "A: b", "--", "x"],
     ] {
         assert!(
             Line::try_parse_from([&["server"], words].concat()).is_err(),
@@ -156,8 +154,8 @@ async fn refuses_what_does_not_fit_together() {
     let directory = tempfile::tempdir().unwrap();
     let settings = settings(&directory);
     for words in [
-        &["add", "n", "--command", "x", "--env", "K"][..],
-        &["add", "n", "--command", "x", "--env", "K=1", "--env", "K=2"],
+        &["add", "n", "--env", "K", "--", "x"][..],
+        &["add", "n", "--env", "K=1", "--env", "K=2", "--", "x"],
         &["add", "n", "--json", "/nowhere/at/all.json"],
     ] {
         let failure = perform(&settings, words).await.unwrap_err();
