@@ -1,5 +1,6 @@
 //! One negotiated connection and the calls on it.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -272,7 +273,7 @@ impl Session {
                 Failure::new(ErrorCode::SessionLost, text)
             }
             NoAnswer::Service(ServiceError::TransportSend(error)) => {
-                self.undelivered(&*error.error)
+                self.undelivered(&*error.error).await
             }
             NoAnswer::Service(_) => {
                 let text = format!("the request could not be delivered to server \"{name}\"");
@@ -296,8 +297,17 @@ impl Session {
 
     /// A request that the transport gave back: a lost HTTP session that could not be renewed, or a
     /// child that does not read.
-    fn undelivered(&self, error: &(dyn std::error::Error + 'static)) -> Failure {
+    async fn undelivered(
+        &self,
+        error: &(dyn std::error::Error + Send + Sync + 'static),
+    ) -> Failure {
         let name = &self.server_name;
+        if error
+            .downcast_ref::<io::Error>()
+            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
+        {
+            return self.died_soon().await;
+        }
         if let Some(Answer::Failed(failure)) = self.tap.handshake_answer() {
             let text = format!(
                 "server \"{name}\" no longer knows the session: {}",

@@ -18,9 +18,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
-use futures::FutureExt;
 use tokio::sync::Semaphore;
-use tokio::task::yield_now;
 use tokio::time::{Instant, sleep, sleep_until, timeout, timeout_at};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -129,15 +127,9 @@ impl<C: Connect> Pool<C> {
                 continue;
             }
             // `None`: it died between the two steps.
-            let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? else {
-                continue;
-            };
-            if lease.died().now_or_never().is_none() {
+            if let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? {
                 return Ok(lease);
             }
-            // A caller may know of a death before the slot does, whose own watch is about to run.
-            drop(lease);
-            yield_now().await;
         }
     }
 
