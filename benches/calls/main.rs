@@ -185,7 +185,7 @@ fn pinned(ground: &Ground) {
     daemon.send(&through(0, "echo", "mcp", &call));
     daemon.skip();
     show(
-        "start of the server to the first answer",
+        "start to the first answer, the server included",
         started.elapsed().as_secs_f64() * 1e3,
         "ms",
         "15",
