@@ -84,7 +84,7 @@ where
     pub(super) fn new(directory: D, connector: C, settings: &Settings, redactor: Redactor) -> Self {
         Self {
             directory,
-            pool: Pool::new(connector, &settings.pool),
+            pool: Pool::new(connector, &settings.pool, settings.daemon.max_running / 4),
             catalogs: Arc::new(Catalogs::new()),
             redactor,
             listings: Listings::default(),
