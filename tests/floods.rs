@@ -81,3 +81,103 @@ fn a_user_who_floods_a_slow_server_starves_nobody() {
     assert_eq!(refused, 200 - 12, "four run and eight wait");
     daemon.finish();
 }
+
+/// So many lines that answer a call which never was.
+fn strays(count: usize) -> Vec<Value> {
+    let line =
+        json!({"do": "line", "text": r#"{"jsonrpc":"2.0","id":999999,"result":{"content":[]}}"#});
+    vec![line; count]
+}
+
+#[test]
+fn answers_that_nobody_asked_for_end_the_connection_and_the_next_call_has_another() {
+    let ground = Ground::new();
+    let on = json!({"tools/call:mad": strays(101), "tools/call:hang": [{"do": "hang"}], "tools/call:odd": strays(40)});
+    let fake = ground.stdio("books", json!({"on": on}), |_| {});
+    let mut daemon = ground.daemon();
+    let echo = call("books", "echo", json!({}));
+    daemon.ask("alice", echo.clone()).ok();
+    // Some are only counted.
+    let odd = daemon.send("alice", call("books", "odd", json!({})));
+    fake.wait_for_requests("tools/call:odd", 1);
+    daemon.ask("alice", echo.clone()).ok();
+    assert_eq!(fake.served().len(), 1);
+
+    let hanging = daemon.send("alice", call("books", "hang", json!({})));
+    fake.wait_for_requests("tools/call:hang", 1);
+    let mad = daemon.send("alice", call("books", "mad", json!({})));
+    for task in [odd, hanging, mad] {
+        let answer = daemon.answer(&task);
+        let details = answer.failure("protocol_error");
+        assert_eq!(details["outcome"], "unknown", "{}", answer.text);
+        assert_eq!(details["server_name"], "books", "{}", answer.text);
+    }
+    daemon.ask("alice", echo).ok();
+    assert_eq!(fake.served().len(), 2);
+    daemon.finish();
+}
+
+/// Each answer comes twice, and is followed by one for the calls before and after it.
+#[test]
+fn no_task_sees_the_answer_of_another_or_a_second_one() {
+    let ground = Ground::new();
+    let forged = |id: &str| {
+        let text =
+            r#"{"jsonrpc":"2.0","id":ID,"result":{"content":[],"structuredContent":{"of":"ID"}}}"#;
+        json!({"do": "line", "text": text.replace("ID", id)})
+    };
+    let steps = json!([forged("$ID"), forged("$ID"), forged("1")]);
+    ground.stdio("books", json!({"on": {"tools/call:twice": steps}}), |_| {});
+    let mut daemon = ground.daemon();
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..40 {
+        let answer = daemon.ask("alice", call("books", "twice", json!({})));
+        let of = answer.ok()["structured_content"]["of"].to_string();
+        assert!(
+            seen.insert(of),
+            "an answer that was given before: {}",
+            answer.text
+        );
+    }
+    let listed = daemon.ask("alice", json!({"action": "list_servers"}));
+    let noise = &listed.ok()["servers"][0]["noise_lines"];
+    assert!(noise.as_u64() >= Some(78), "{noise}");
+    daemon.finish();
+}
+
+#[test]
+fn endless_junk_before_the_handshake_is_a_bounded_failure() {
+    let ground = Ground::new();
+    let junk = vec!["npm notice"; 5_000];
+    let fake = ground.stdio("books", json!({"banner": junk}), |_| {});
+    ground.stdio("films", json!({"banner": vec!["loading"; 99]}), |_| {});
+    let mut daemon = ground.daemon();
+    let answer = daemon.ask("alice", call("books", "echo", json!({})));
+    let details = answer.failure("protocol_error");
+    assert_eq!(details["phase"], "initialize", "{}", answer.text);
+    assert_eq!(details["outcome"], "not_sent", "{}", answer.text);
+    assert_eq!(fake.starts(), 1);
+    daemon.ask("alice", call("films", "echo", json!({}))).ok();
+    daemon.finish();
+}
+
+#[test]
+fn junk_between_messages_is_counted_and_seldom_logged() {
+    let ground = Ground::new();
+    ground.set("log_level", "info");
+    let noise = vec!["a line of the log"; 50];
+    ground.stdio("books", json!({"noise": noise}), |_| {});
+    let mut daemon = ground.daemon();
+    let started = std::time::Instant::now();
+    for _ in 0..30 {
+        daemon.ask("alice", call("books", "echo", json!({}))).ok();
+    }
+    let listed = daemon.ask("alice", json!({"action": "list_servers"}));
+    let noise = &listed.ok()["servers"][0]["noise_lines"];
+    assert!(noise.as_u64() >= Some(1_500), "{noise}");
+    let logged = daemon.stderr().matches("no message for anybody").count() as u64;
+    // The probe is a connection of its own.
+    let most = 2 * (started.elapsed().as_secs() + 1);
+    assert!((1..=most).contains(&logged), "{logged} lines");
+    daemon.finish();
+}
