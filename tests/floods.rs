@@ -181,3 +181,66 @@ fn junk_between_messages_is_counted_and_seldom_logged() {
     assert!((1..=most).contains(&logged), "{logged} lines");
     daemon.finish();
 }
+
+/// Asks other servers for as long as the flood runs; each answer comes soon.
+fn others_are_served_during(daemon: &mut ground::Daemon, flood: &str) -> ground::Answer {
+    for _ in 0..20 {
+        let asked = std::time::Instant::now();
+        daemon.ask("bob", call("books", "echo", json!({}))).ok();
+        let ping = daemon.command(json!({"command": "ping"}));
+        daemon.answer(&ping).ok();
+        let took = asked.elapsed();
+        assert!(took.as_secs() < 5, "an answer took {took:?}");
+    }
+    daemon.answer(flood)
+}
+
+#[test]
+fn a_flood_of_progress_becomes_few_lines_and_holds_up_nobody() {
+    let ground = Ground::new();
+    let steps = json!([{"do": "progress", "times": 50_000}, {"do": "execute"}]);
+    ground.stdio("flood", json!({"on": {"tools/call:echo": steps}}), |_| {});
+    ground.stdio("books", json!({}), |_| {});
+    let mut daemon = ground.daemon();
+    daemon.ask("bob", call("books", "echo", json!({}))).ok();
+    let started = std::time::Instant::now();
+    let mut params = call("flood", "echo", json!({}));
+    params["progress"] = true.into();
+    let flood = daemon.send("alice", params);
+    others_are_served_during(&mut daemon, &flood).ok();
+    let most = started.elapsed().as_millis() as usize / 50 + 2;
+    let lines = daemon.events();
+    assert!((1..=most).contains(&lines.len()), "{} lines", lines.len());
+    let last = lines.last().expect("a line");
+    assert_eq!(
+        last["params"]["progress"], 50_000,
+        "the newest wins: {last}"
+    );
+    daemon.finish();
+}
+
+#[test]
+fn a_flood_of_changes_causes_few_lists_and_holds_up_nobody() {
+    let ground = Ground::new();
+    let notify = |method: &str| json!({"do": "notify", "method": method, "times": 10_000});
+    let steps = json!([
+        notify("notifications/tools/list_changed"),
+        notify("notifications/message"),
+        notify("notifications/resources/updated"),
+        {"do": "execute"},
+    ]);
+    let fake = ground.stdio("flood", json!({"on": {"tools/call:echo": steps}}), |_| {});
+    ground.stdio("books", json!({}), |_| {});
+    let mut daemon = ground.daemon();
+    let listed = daemon.ask("alice", json!({"action": "list_tools"}));
+    assert_eq!(listed.ok()["errors"], json!([]));
+    let before = fake.requests("tools/list");
+    let flood = daemon.send("alice", call("flood", "echo", json!({})));
+    others_are_served_during(&mut daemon, &flood).ok();
+    for _ in 0..10 {
+        daemon.ask("alice", json!({"action": "list_tools"})).ok();
+    }
+    let lists = fake.requests("tools/list") - before;
+    assert!(lists <= 3, "{lists} lists");
+    daemon.finish();
+}
