@@ -43,10 +43,15 @@ where
         call: &CallTool,
         context: &Context,
     ) -> Result<RawJson, Failure> {
+        self.retries.count_call();
         let failure = match self.attempt(route, party, call, context).await {
             Err(failure) if may_retry(&failure, route.may_repeat) => failure,
             result => return result,
         };
+        if !self.retries.grants() {
+            tracing::warn!(server = party.name(), tool = &*route.tool, %failure, "not called once more: too many calls fail");
+            return Err(failure);
+        }
         tracing::info!(server = party.name(), tool = &*route.tool, %failure, "calling once more");
         let second = self.attempt(route, party, call, context).await;
         if failure.is_not_sent() {

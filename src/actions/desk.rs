@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::{Instant, timeout_at};
 
+use super::budget::Budget;
 use super::listing::Listings;
 use super::seams::{CallTools, Snapshots};
 use super::view::{News, View, Views};
@@ -32,6 +33,7 @@ pub struct Actions<C: Connect = Connector, D = Directory> {
     pub(super) catalogs: Arc<Catalogs>,
     pub(super) redactor: Redactor,
     pub(super) listings: Listings,
+    pub(super) retries: Budget,
     views: Views,
     pub(super) naming: Naming,
     close_grace: Duration,
@@ -84,10 +86,11 @@ where
     pub(super) fn new(directory: D, connector: C, settings: &Settings, redactor: Redactor) -> Self {
         Self {
             directory,
-            pool: Pool::new(connector, &settings.pool),
+            pool: Pool::new(connector, &settings.pool, settings.daemon.max_running / 4),
             catalogs: Arc::new(Catalogs::new()),
             redactor,
             listings: Listings::default(),
+            retries: Budget::new(),
             views: Views::default(),
             naming: settings.daemon.naming,
             close_grace: settings.pool.close_grace,

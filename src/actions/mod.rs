@@ -1,6 +1,7 @@
 //! Floor 3: the use cases. They know nothing of stdin, HTTP or SQL.
 
 mod answer;
+mod budget;
 mod call;
 mod connections;
 mod desk;

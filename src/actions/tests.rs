@@ -266,6 +266,29 @@ async fn a_call_that_never_arrived_is_sent_once_more() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn retries_are_a_small_part_of_the_calls() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["find"]));
+    world.defines(U1, vec![public("books")]);
+    let actions = world.actions();
+    let unsent = Failure::new(ErrorCode::SessionLost, "not delivered")
+        .phase(Phase::Call)
+        .outcome(Outcome::NotSent);
+    for _ in 0..20 {
+        books.will(Err(unsent.clone()));
+    }
+    let params = json!({"server_name": "books", "tool_name": "find"});
+    for _ in 0..10 {
+        let failure = actions
+            .ask(U1, "call_tool", params.clone())
+            .await
+            .unwrap_err();
+        assert_eq!(failure.details["outcome"], "not_sent");
+    }
+    assert_eq!(books.calls.lock().unwrap().len(), 10 + 3);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_tool_that_may_be_repeated_is_sent_once_more() {
     let hints = json!({"idempotentHint": true});
     let (calls, answer) = calls_after(&[crashed()], hints.clone()).await;

@@ -24,9 +24,10 @@ use crate::model::event::EventSink;
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
+use crate::pool::{Bulkheads, Entry, Place};
 
-/// Commands running at once; when reached, no more lines are read.
-const MOST_RUNNING: usize = 4096;
+/// What a user whose commands are as many as may is told to wait.
+const BUSY: Duration = Duration::from_secs(1);
 
 /// How much later than its deadline a command is answered for an action that overran it.
 const OVERRUN: Duration = Duration::from_secs(1);
@@ -73,6 +74,7 @@ pub struct Daemon<P> {
     settings: Settings,
     tasks: Arc<Tasks>,
     order: Order,
+    users: Bulkheads<UserId>,
     lines: Lines,
     level: watch::Receiver<Level>,
     running: watch::Receiver<usize>,
@@ -98,6 +100,7 @@ impl<P: Perform> Daemon<P> {
         Self {
             actions: Arc::new(actions),
             order: Order::new(settings.daemon.barrier_timeout),
+            users: Bulkheads::new(settings.daemon.max_per_user),
             settings,
             level: lines.level(),
             running: tasks.running(),
@@ -257,7 +260,7 @@ impl<P: Perform> Daemon<P> {
         let most = if self.settings.daemon.sequential {
             1
         } else {
-            MOST_RUNNING
+            self.settings.daemon.max_running
         };
         self.tasks.count() < most && *self.level.borrow() != Level::Full
     }
@@ -322,11 +325,21 @@ impl<P: Perform> Daemon<P> {
             Verb::Invoke { action, params } => {
                 let read = Action::parse(&action, params.as_ref())?;
                 let deadline = read.deadline(&self.settings, command.timeout);
-                self.spawn(task, caller, (action, read), deadline);
+                let entry = self.enter(caller.user.as_ref())?;
+                self.spawn(task, caller, (action, read), deadline, entry);
                 return Ok(None);
             }
         };
         Ok(Some(Rope::from(&result)))
+    }
+
+    /// The right to wait for a place among the user's commands. A command of nobody is its host's own.
+    fn enter(&self, user: Option<&UserId>) -> Result<Option<Entry>, Failure> {
+        let Some(user) = user else { return Ok(None) };
+        match self.users.enter(user) {
+            Some(entry) => Ok(Some(entry)),
+            None => Err(too_many(user, self.users.at_once())),
+        }
     }
 
     fn spawn(
@@ -335,11 +348,13 @@ impl<P: Perform> Daemon<P> {
         caller: Caller,
         (name, action): (String, Action),
         deadline: Deadline,
+        entry: Option<Entry>,
     ) {
         let user = caller.user.clone();
         let is_changing = action.is_changing();
         let work = Work {
             actions: self.actions.clone(),
+            entry,
             ahead: self.order.ahead_of(user.as_ref()),
             hold: is_changing.then(|| Releasing(self.order.hold(user.clone()))),
             name,
@@ -392,6 +407,7 @@ struct Work<P> {
     action: Action,
     caller: Caller,
     deadline: Deadline,
+    entry: Option<Entry>,
     ahead: Vec<Hold>,
     /// Released with the work, also with work that never began.
     hold: Option<Releasing>,
@@ -418,20 +434,23 @@ impl<P: Perform> Work<P> {
         ticket.answer(outcome);
     }
 
-    async fn perform(self, events: EventSink) -> Result<Rope, Failure> {
-        let deadline = self.deadline;
-        if !self.ahead.is_empty()
-            && timeout_at(deadline.at, all_over(&self.ahead))
-                .await
-                .is_err()
-        {
-            let message =
-                "The deadline ended while the command waited for a changing command before it";
-            let failure = Failure::new(ErrorCode::CallTimeout, message);
-            return Err(failure
-                .elapsed(deadline.elapsed())
-                .outcome(Outcome::NotSent));
+    /// Waits for changing commands before it, then for a place: in the other order those behind a
+    /// change could take the place that the change itself needs.
+    async fn turn(&mut self) -> Option<Place> {
+        all_over(&self.ahead).await;
+        match self.entry.take() {
+            Some(entry) => Some(entry.place().await),
+            None => None,
         }
+    }
+
+    async fn perform(mut self, events: EventSink) -> Result<Rope, Failure> {
+        let deadline = self.deadline;
+        let _place = match timeout_at(deadline.at, self.turn()).await {
+            // Places come free at the deadlines of those who had them, which is too late for many.
+            Ok(place) if Instant::now() < deadline.at => place,
+            _ => return Err(too_late(deadline)),
+        };
         let hold = self.hold.as_ref().map(|releasing| releasing.0.clone());
         let context = Context {
             caller: self.caller,
@@ -455,6 +474,22 @@ impl<P: Perform> Work<P> {
             }
         }
     }
+}
+
+fn too_late(deadline: Deadline) -> Failure {
+    let message = "The deadline ended while the command waited for other commands of its user, or for a changing one before it";
+    Failure::new(ErrorCode::CallTimeout, message)
+        .elapsed(deadline.elapsed())
+        .outcome(Outcome::NotSent)
+}
+
+fn too_many(user: &UserId, at_once: usize) -> Failure {
+    let message = format!(
+        "User {user} has {at_once} commands running, and as many are waiting as may (daemon.max_per_user)"
+    );
+    Failure::new(ErrorCode::Overloaded, message)
+        .retry_after(BUSY)
+        .outcome(Outcome::NotSent)
 }
 
 async fn all_over(holds: &[Hold]) {

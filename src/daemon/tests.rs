@@ -663,6 +663,81 @@ async fn running_commands_are_bounded() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_user_who_floods_is_refused_and_costs_the_others_nothing() {
+    let mut rig = Rig::with(|settings| settings.daemon.max_per_user = 2);
+    rig.send_all((0..7).map(|task| by("ann", call(task, "gate", "wait"))))
+        .await;
+    let refused = rig.line().await;
+    assert_eq!(
+        (&refused["task_id"], code(&refused)),
+        (&json!(6), "overloaded")
+    );
+    let details = &refused["details"];
+    assert_eq!(
+        (&details["retry_after_ms"], &details["outcome"]),
+        (&json!(1_000), &json!("not_sent"))
+    );
+    rig.settle().await;
+    assert_eq!(rig.scene.log(), ["begin gate", "begin gate"]);
+
+    rig.send_all([by("bob", call(7, "s", "echo")), call(8, "s", "echo")])
+        .await;
+    rig.answers(2).await;
+    rig.scene.open("gate");
+    rig.line().await;
+    rig.settle().await;
+    assert_eq!(rig.scene.log().len(), 4, "one has ended, the next begun");
+    rig.scene.gate("gate").add_permits(5);
+    rig.answers(5).await;
+    rig.send(by("ann", call(9, "s", "echo"))).await;
+    assert_eq!(rig.line().await["success"], true);
+    assert_eq!(rig.end().await, 0);
+}
+
+/// Those behind a change do not take the place that the change needs.
+#[tokio::test(start_paused = true)]
+async fn a_change_gets_its_place_before_those_that_wait_for_it() {
+    let mut rig = Rig::with(|settings| settings.daemon.max_per_user = 1);
+    let commands = [
+        connect(1, "change"),
+        call(2, "s", "echo"),
+        call(3, "s", "echo"),
+    ];
+    rig.send_all(commands.map(|command| by("ann", command)))
+        .await;
+    rig.scene.open("change");
+    assert_eq!(rig.line().await["task_id"], 1);
+    rig.answers(2).await;
+    assert_eq!(rig.end().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_a_place_ends_with_its_deadline_or_its_cancel() {
+    let mut rig = Rig::with(|settings| settings.daemon.max_per_user = 1);
+    let mut late = call(2, "s", "echo");
+    late["params"]["timeout_ms"] = json!(500);
+    let commands = [call(1, "gate", "wait"), late, call(3, "s", "echo")];
+    rig.send_all(commands.map(|command| by("ann", command)))
+        .await;
+    let answer = rig.line().await;
+    assert_eq!(
+        (
+            &answer["task_id"],
+            code(&answer),
+            &answer["details"]["outcome"]
+        ),
+        (&json!(2), "call_timeout", &json!("not_sent"))
+    );
+    let cancel = json!({"task_id": 4, "command": "cancel", "params": {"target": 3}});
+    rig.send(cancel).await;
+    let answers = rig.answers(2).await;
+    assert_eq!(code(&answers["3"]), "cancelled");
+    rig.scene.open("gate");
+    rig.line().await;
+    assert_eq!(rig.end().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn events_are_few_the_newest_wins_and_none_follows_the_answer() {
     let mut rig = Rig::new();
     rig.send(call(1, "s", "tell")).await;

@@ -159,7 +159,7 @@ impl Connector {
     ) -> Result<Session, Refused> {
         let (process, pipes) = Process::start(&program, self.redactor.clone())
             .map_err(|error| cannot_start(program.command, &error))?;
-        let tap = Tap::new();
+        let tap = Tap::new(target.server_name.clone());
         let transport = StdioTransport::new(pipes, tap.clone());
         let (outbox, alive) = (transport.outbox(), transport.alive());
         let stop = CancellationToken::new();
@@ -167,6 +167,7 @@ impl Connector {
         let served = tokio::select! {
             served = serve(transport, era, stop.clone()) => served.map_err(Some),
             () = clock => Err(None),
+            () = tap.noise().faulted() => Err(None),
         };
         match served {
             Ok(running) => {
@@ -227,7 +228,7 @@ impl Connector {
         era: Era,
         give_up: Instant,
     ) -> Result<Session, Refused> {
-        let tap = Tap::new();
+        let tap = Tap::new(target.server_name.clone());
         let client = TappedHttp {
             client: self.http.clone(),
             tap: tap.clone(),
@@ -245,6 +246,7 @@ impl Connector {
         let served = tokio::select! {
             served = serve(transport, era, stop.clone()) => served.map_err(Some),
             () = sleep_until(at) => Err(None),
+            () = tap.noise().faulted() => Err(None),
         };
         match served {
             Ok(running) => finish(target, running, tap, era, Link::Http, stop).await,
@@ -395,6 +397,12 @@ fn explain(
         Era::Modern => "server/discover",
         Era::Legacy => "initialize",
     };
+    if let Some(failure) = tap.noise().fault() {
+        return Refused {
+            failure,
+            is_final: true,
+        };
+    }
     let (failure, is_final) = match (tap.handshake_answer(), error) {
         (Some(Answer::Failed(failure)), _) => {
             let is_final = era == Era::Legacy || is_no_verdict(&failure);

@@ -3,6 +3,7 @@
 mod connector;
 mod family;
 mod http;
+mod noise;
 mod process;
 mod session;
 mod shim;

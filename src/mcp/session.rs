@@ -76,9 +76,22 @@ impl Session {
         let (gone_sender, gone) = watch::channel(false);
         let closing = Arc::new(AtomicBool::new(false));
         let (name, was_closed) = (server_name.clone(), closing.clone());
+        let (watched, ending) = (tap.clone(), stop.clone());
         tokio::spawn(async move {
-            let _ = running.waiting().await;
-            let failure = post_mortem(&name, &link, was_closed.load(Ordering::Acquire)).await;
+            let mut ended = std::pin::pin!(running.waiting());
+            tokio::select! {
+                _ = &mut ended => {}
+                () = watched.noise().faulted() => {
+                    ending.cancel();
+                    let _ = ended.await;
+                }
+            }
+            let was_closed = was_closed.load(Ordering::Acquire);
+            let fault = watched.noise().fault().filter(|_| !was_closed);
+            let failure = match fault {
+                Some(fault) => ended_for(&name, &link, fault),
+                None => post_mortem(&name, &link, was_closed).await,
+            };
             death_sender.send_replace(Some(failure));
             if let Link::Stdio { process, .. } = &link {
                 process.end().await;
@@ -105,7 +118,7 @@ impl Session {
 
     /// How many lines of the server were no message: banners, answers nobody waited for.
     pub fn noise(&self) -> u64 {
-        self.tap.noise()
+        self.tap.noise().total()
     }
 
     /// Calls a tool and returns the `CallToolResult` exactly as the server sent it.
@@ -518,6 +531,24 @@ fn take_page(page: &RawJson, listed: &mut ListedTools) -> Result<Option<String>,
                 .push("the server sent a cursor that is no string; the list ends there".into());
             Ok(None)
         }
+    }
+}
+
+/// The connection was ended by us, for what the server sent.
+fn ended_for(name: &str, link: &Link, fault: Failure) -> Failure {
+    let failure = Failure {
+        message: format!(
+            "the connection to server `{name}` was ended: {}",
+            fault.message
+        ),
+        ..fault
+    };
+    match link {
+        Link::Stdio { process, outbox } => {
+            outbox.close();
+            process.explain(failure)
+        }
+        Link::Http => failure,
     }
 }
 

@@ -5,7 +5,7 @@
 //! their answer, and hands rmcp an empty result in its place. Both transports use it.
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use bytes::Bytes;
@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::noise::Noise;
 use super::wire::{Answer, CallId, Frame, frames};
 use crate::model::event::{Event, EventSink};
 use crate::model::json::RawJson;
@@ -114,8 +115,7 @@ pub(super) struct Tap {
     calls: Mutex<HashMap<CallId, Arc<Slot>>>,
     handshake: Mutex<Handshake>,
     tools_changed: watch::Sender<u64>,
-    /// Lines that were no message, and answers nobody waits for.
-    noise: AtomicU64,
+    noise: Noise,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
@@ -135,12 +135,12 @@ fn rmcp_id(id: CallId) -> RequestId {
 }
 
 impl Tap {
-    pub(super) fn new() -> Arc<Self> {
+    pub(super) fn new(server_name: Arc<str>) -> Arc<Self> {
         Arc::new(Self {
             calls: Mutex::default(),
             handshake: Mutex::default(),
             tools_changed: watch::Sender::new(0),
-            noise: AtomicU64::new(0),
+            noise: Noise::new(server_name),
         })
     }
 
@@ -148,9 +148,9 @@ impl Tap {
         self.tools_changed.subscribe()
     }
 
-    /// How many lines of the server were no message of ours.
-    pub(super) fn noise(&self) -> u64 {
-        self.noise.load(Ordering::Relaxed)
+    /// What the server sent that was no message for anybody.
+    pub(super) fn noise(&self) -> &Noise {
+        &self.noise
     }
 
     /// The server's last answer to `initialize` or `server/discover`, as sent.
@@ -160,8 +160,10 @@ impl Tap {
 
     /// Stops waiting for a call; an answer that comes later is counted and dropped.
     pub(super) fn forget(&self, id: &RequestId) {
-        if let Some(id) = wire_id(id) {
-            lock(&self.calls).remove(&id);
+        if let Some(id) = wire_id(id)
+            && lock(&self.calls).remove(&id).is_some()
+        {
+            self.noise.give_up(id);
         }
     }
 
@@ -225,6 +227,7 @@ impl Tap {
     ) {
         frames(text, |frame| match frame {
             Frame::Answer { id, answer } => {
+                self.noise.greeted();
                 out.extend(self.settle_some(id.or(reply_to), answer));
             }
             Frame::Call {
@@ -233,6 +236,7 @@ impl Tap {
                 params,
                 text,
             } => {
+                self.noise.greeted();
                 self.server_call(&method, is_request, params, &text, out);
             }
             Frame::Noise => match reply_to {
@@ -240,13 +244,9 @@ impl Tap {
                     let answer = Answer::Broken("the message is not JSON-RPC".into());
                     out.extend(self.settle(id, answer));
                 }
-                None => self.count_noise(),
+                None => self.noise.junk(),
             },
         });
-    }
-
-    fn count_noise(&self) {
-        self.noise.fetch_add(1, Ordering::Relaxed);
     }
 
     /// As [`Tap::settle`], for an answer that may name no id: then the only call under way is meant.
@@ -255,11 +255,10 @@ impl Tap {
         id: Option<CallId>,
         answer: Answer,
     ) -> Option<ServerJsonRpcMessage> {
-        let message = id
-            .or_else(|| self.only_call())
-            .and_then(|id| self.settle(id, answer));
+        let id = id.or_else(|| self.only_call());
+        let message = id.and_then(|id| self.settle(id, answer));
         if message.is_none() {
-            self.count_noise();
+            self.noise.stray(id);
         }
         message
     }
@@ -322,7 +321,10 @@ impl Tap {
         let slot = token.and_then(|token| lock(&self.calls).get(&token).cloned());
         match slot {
             Some(slot) => slot.progress(params),
-            None => self.count_noise(),
+            // Progress may cross with the end of its call.
+            None => {
+                self.noise.count();
+            }
         }
     }
 }

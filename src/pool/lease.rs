@@ -9,6 +9,7 @@ use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, oneshot};
 use tokio::time::{Instant, timeout_at};
 
+use super::bulkhead;
 use crate::model::error::{ErrorCode, Failure};
 
 /// What a caller that finds no place is told to wait.
@@ -89,6 +90,7 @@ impl Usage {
             session,
             usage: self,
             _place: place,
+            among_callers: None,
         }))
     }
 
@@ -125,6 +127,16 @@ pub struct Lease<S> {
     session: Arc<S>,
     usage: Arc<Usage>,
     _place: OwnedSemaphorePermit,
+    /// The place among all callers of the server.
+    among_callers: Option<bulkhead::Place>,
+}
+
+impl<S> Lease<S> {
+    /// Holds the place among the server's callers for as long as the call takes.
+    pub(super) fn within(mut self, place: bulkhead::Place) -> Self {
+        self.among_callers = Some(place);
+        self
+    }
 }
 
 impl<S> Deref for Lease<S> {

@@ -4,6 +4,7 @@
 //! lend connections. What is to be done is decided under one short lock (`slot.rs`, `health.rs`);
 //! what takes time is done by tasks that nobody's deadline can end (`start.rs`, `drain.rs`).
 
+mod bulkhead;
 mod drain;
 mod health;
 mod lease;
@@ -24,11 +25,13 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
 use crate::mcp::{Connect, Connected};
+use crate::model::caller::ServerId;
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::resolve::{PoolKey, Target};
 use crate::model::settings::PoolSettings;
 
+pub use bulkhead::{Bulkheads, Entry, Place};
 pub use drain::Drain;
 use drain::Reason;
 pub use lease::Lease;
@@ -37,6 +40,9 @@ use room::{Berth, Bound, Room};
 use slot::{Left, Live, Slot, Step, Waiter};
 use slots::Slots;
 
+/// What a caller of a server that is kept busy is told to wait.
+const BUSY: Duration = Duration::from_secs(1);
+
 /// All connections of the process.
 pub struct Pool<C: Connect> {
     connector: C,
@@ -44,6 +50,8 @@ pub struct Pool<C: Connect> {
     max_in_flight: usize,
     slots: Mutex<Slots<C::Session>>,
     room: Room,
+    /// Callers by server, from asking for a connection to the end of the call.
+    callers: Bulkheads<ServerId>,
     /// Processes that may be starting at once.
     starts: Semaphore,
     /// Every connection's task, and every closing.
@@ -73,11 +81,17 @@ pub enum SlotStatus {
 }
 
 impl<C: Connect> Pool<C> {
-    pub fn new(connector: C, settings: &PoolSettings) -> Arc<Self> {
-        Self::with_jitter(connector, settings, random_fraction)
+    /// `calls_per_server`: callers that one server may have at once, over all its connections.
+    pub fn new(connector: C, settings: &PoolSettings, calls_per_server: usize) -> Arc<Self> {
+        Self::with_jitter(connector, settings, calls_per_server, random_fraction)
     }
 
-    fn with_jitter(connector: C, settings: &PoolSettings, jitter: fn() -> f64) -> Arc<Self> {
+    fn with_jitter(
+        connector: C,
+        settings: &PoolSettings,
+        calls_per_server: usize,
+        jitter: fn() -> f64,
+    ) -> Arc<Self> {
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Arc::new(Self {
             connector,
@@ -85,6 +99,7 @@ impl<C: Connect> Pool<C> {
             max_in_flight: settings.max_in_flight.clamp(1, Semaphore::MAX_PERMITS),
             slots: Mutex::default(),
             room: Room::new(settings),
+            callers: Bulkheads::new(calls_per_server),
             starts: Semaphore::new(2 * cores),
             tasks: TaskTracker::new(),
             hurry: CancellationToken::new(),
@@ -98,14 +113,15 @@ impl<C: Connect> Pool<C> {
     ///
     /// # Errors
     /// What the connect failed with; `circuit_open` while cooling; `starting` when the deadline ends
-    /// first (the start goes on); `overloaded` when there is no room, or no place on the connection;
-    /// `cancelled` when the connection is taken out meanwhile; `shutting_down` once closed.
+    /// first (the start goes on); `overloaded` when there is no room, no place on the connection, or
+    /// too many callers of this server; `cancelled` when the connection is taken out meanwhile; `shutting_down` once closed.
     pub async fn acquire(
         self: &Arc<Self>,
         target: &Arc<Target>,
         deadline: Deadline,
     ) -> Result<Lease<C::Session>, Failure> {
         let named = |failure: Failure| failure.server(&target.server_name).phase(Phase::Start);
+        let place = self.place(target, deadline).await.map_err(named)?;
         loop {
             let (session, usage) = match self.ask(target) {
                 Step::Use(session, usage) => (session, usage),
@@ -128,9 +144,25 @@ impl<C: Connect> Pool<C> {
             }
             // `None`: it died between the two steps.
             if let Some(lease) = usage.lease(session, deadline.at).await.map_err(named)? {
-                return Ok(lease);
+                return Ok(lease.within(place));
             }
         }
+    }
+
+    /// A place among the callers of the server, whatever their connections.
+    async fn place(&self, target: &Target, deadline: Deadline) -> Result<Place, Failure> {
+        let refused = |why| {
+            let name = &target.server_name;
+            let most = self.callers.at_once();
+            let message = format!("server `{name}` is kept busy by {most} commands, and {why}");
+            Failure::new(ErrorCode::Overloaded, message).retry_after(BUSY)
+        };
+        let Some(entry) = self.callers.enter(&target.key.server) else {
+            return Err(refused("as many are waiting as may"));
+        };
+        timeout_at(deadline.at, entry.place())
+            .await
+            .map_err(|_| refused("none ended within the deadline"))
     }
 
     /// Forgets failed connects, so that the next `acquire` starts at once (`connect_server`).

@@ -164,7 +164,8 @@ fn settings() -> PoolSettings {
 
 fn pool_with(settings: &PoolSettings) -> (TestPool, Arc<Fake>) {
     let fake = Arc::new(Fake::default());
-    (Pool::with_jitter(Arc::clone(&fake), settings, || 1.0), fake)
+    let pool = Pool::with_jitter(Arc::clone(&fake), settings, 1_000, || 1.0);
+    (pool, fake)
 }
 
 fn pool() -> (TestPool, Arc<Fake>) {

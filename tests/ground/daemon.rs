@@ -253,6 +253,11 @@ impl Daemon {
         self.events.remove(0)
     }
 
+    /// The lines so far that were no answers and that nobody has asked for.
+    pub fn events(&mut self) -> Vec<Value> {
+        std::mem::take(&mut self.events)
+    }
+
     fn sort(&mut self, line: String) {
         let value =
             read(&line).unwrap_or_else(|fault| panic!("not JSON on stdout ({fault}): {line}"));

@@ -1,0 +1,127 @@
+//! Bulkheads: so many at once for each key and twice as many that wait, so that one flood sinks
+//! nothing but itself.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+
+/// How many may wait for each one that may be inside.
+const WAITING: usize = 2;
+
+/// One bulkhead a key, for as long as somebody is behind it.
+pub struct Bulkheads<K> {
+    at_once: usize,
+    held: Mutex<HashMap<K, Weak<Bulkhead>>>,
+}
+
+struct Bulkhead {
+    /// Inside and waiting.
+    entries: Arc<Semaphore>,
+    /// Inside.
+    places: Arc<Semaphore>,
+}
+
+/// The right to wait for a place.
+pub struct Entry {
+    bulkhead: Arc<Bulkhead>,
+    _entry: OwnedSemaphorePermit,
+}
+
+/// A place inside; given back when dropped.
+pub struct Place {
+    _entry: Entry,
+    _place: OwnedSemaphorePermit,
+}
+
+impl<K: Clone + Eq + Hash> Bulkheads<K> {
+    /// `at_once`: those inside, at least one.
+    pub fn new(at_once: usize) -> Self {
+        Self {
+            at_once: at_once.clamp(1, Semaphore::MAX_PERMITS / (1 + WAITING)),
+            held: Mutex::default(),
+        }
+    }
+
+    pub fn at_once(&self) -> usize {
+        self.at_once
+    }
+
+    /// `None`: as many wait as may.
+    pub fn enter(&self, key: &K) -> Option<Entry> {
+        let bulkhead = self.get(key);
+        let entry = Arc::clone(&bulkhead.entries).try_acquire_owned().ok()?;
+        Some(Entry {
+            bulkhead,
+            _entry: entry,
+        })
+    }
+
+    fn get(&self, key: &K) -> Arc<Bulkhead> {
+        let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(found) = held.get(key).and_then(Weak::upgrade) {
+            return found;
+        }
+        if held.len() == held.capacity() {
+            held.retain(|_, bulkhead| bulkhead.strong_count() > 0);
+        }
+        let made = Arc::new(Bulkhead {
+            entries: Arc::new(Semaphore::new(self.at_once * (1 + WAITING))),
+            places: Arc::new(Semaphore::new(self.at_once)),
+        });
+        held.insert(key.clone(), Arc::downgrade(&made));
+        made
+    }
+}
+
+impl Entry {
+    /// Waits for a place, first come first served, for as long as it takes.
+    pub async fn place(self) -> Place {
+        let places = Arc::clone(&self.bulkhead.places);
+        let place = places.acquire_owned().await;
+        Place {
+            _entry: self,
+            _place: place.unwrap_or_else(|_| unreachable!("nobody closes a bulkhead")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::FutureExt;
+
+    use super::*;
+
+    #[test]
+    fn so_many_are_inside_twice_as_many_wait_and_others_are_untouched() {
+        let bulkheads = Bulkheads::new(2);
+        let entries: Vec<_> = (0..6).map_while(|_| bulkheads.enter(&"full")).collect();
+        assert_eq!(entries.len(), 6);
+        assert!(bulkheads.enter(&"full").is_none());
+        assert!(bulkheads.enter(&"other").is_some());
+
+        let mut places = Vec::from_iter(entries.into_iter().map(|entry| Box::pin(entry.place())));
+        let mut inside: Vec<_> = places
+            .iter_mut()
+            .map(|place| place.now_or_never())
+            .collect();
+        assert_eq!(inside.iter().flatten().count(), 2);
+        inside[0] = None;
+        assert!(
+            places[2].as_mut().now_or_never().is_some(),
+            "the next in line"
+        );
+        assert!(bulkheads.enter(&"full").is_some());
+    }
+
+    #[test]
+    fn a_key_that_nobody_uses_is_forgotten() {
+        let bulkheads = Bulkheads::new(1);
+        for user in 0..10_000 {
+            drop(bulkheads.enter(&user));
+        }
+        let kept = bulkheads.held.lock().map(|held| held.capacity());
+        assert!(kept.is_ok_and(|kept| kept < 100));
+    }
+}
