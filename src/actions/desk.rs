@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout_at};
 use super::listing::Listings;
 use super::seams::{CallTools, Snapshots};
 use super::view::{News, View, Views};
-use super::{Action, Census, Context, Perform};
+use super::{Action, Census, Context, Figures, Perform};
 use crate::catalog::{Catalog, Catalogs};
 use crate::directory::Directory;
 use crate::mcp::{Connect, Connector};
@@ -273,6 +273,13 @@ where
         Census {
             connections: self.pool.live(),
             catalogs: self.catalogs.count(),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            pool: self.pool.figures(),
+            catalogs: self.catalogs.figures(),
         }
     }
 

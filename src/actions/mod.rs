@@ -22,6 +22,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::model::caller::Caller;
@@ -30,6 +31,7 @@ use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::EventSink;
 use crate::model::json::{RawJson, Rope};
 use crate::model::settings::Settings;
+use crate::{catalog, pool};
 use params::{Params, invalid};
 
 pub use desk::Actions;
@@ -154,8 +156,12 @@ impl Action {
 
 fn unknown(name: &str) -> Failure {
     let message = format!("there is no action `{name}`; see `actions` in the details");
-    Failure::new(ErrorCode::UnknownAction, message).with("actions", ACTIONS.to_vec())
+    let known = [&ACTIONS[..], &[STATS]].concat();
+    Failure::new(ErrorCode::UnknownAction, message).with("actions", known)
 }
+
+/// An action in form only: a question to the process itself, which it answers at once, as `ping`.
+pub const STATS: &str = "stats";
 
 const ACTIONS: [&str; 8] = [
     "list_tools",
@@ -242,6 +248,9 @@ pub trait Perform: Send + Sync + 'static {
     /// For `ping`: live connections and catalogs held.
     fn census(&self) -> Census;
 
+    /// For `stats`. Cheap, and waits for nobody.
+    fn figures(&self) -> Figures;
+
     /// Closes every connection, at the end of the process. `force`: without grace.
     fn close(&self, force: bool) -> impl Future<Output = ()> + Send;
 }
@@ -250,6 +259,13 @@ pub trait Perform: Send + Sync + 'static {
 pub struct Census {
     pub connections: usize,
     pub catalogs: usize,
+}
+
+/// The floors below as numbers, for the operator.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    pub pool: pool::Figures,
+    pub catalogs: catalog::Figures,
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -15,6 +16,7 @@ use super::lines::{Level, Line, Lines};
 use super::order::{Hold, Order, Releasing};
 use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
+use super::sight::Sight;
 use super::tasks::{Tasks, Ticket};
 use crate::actions::{Action, Context, Perform};
 use crate::model::caller::{Caller, UserId};
@@ -82,7 +84,7 @@ pub struct Daemon<P> {
     backlog: VecDeque<Line>,
     /// Lines that come now are refused.
     is_ending: bool,
-    started: Instant,
+    sight: Arc<Sight<P>>,
 }
 
 impl<P: Perform> Daemon<P> {
@@ -95,8 +97,16 @@ impl<P: Perform> Daemon<P> {
         notices: mpsc::Receiver<Notice>,
     ) -> Self {
         let tasks = Tasks::new(lines.clone(), redactor);
+        let actions = Arc::new(actions);
+        let sight = Sight {
+            actions: actions.clone(),
+            tasks: tasks.clone(),
+            lines: lines.clone(),
+            queued: AtomicUsize::new(0),
+            started: Instant::now(),
+        };
         Self {
-            actions: Arc::new(actions),
+            actions,
             order: Order::new(settings.daemon.barrier_timeout),
             settings,
             level: lines.level(),
@@ -107,7 +117,7 @@ impl<P: Perform> Daemon<P> {
             notices,
             backlog: VecDeque::new(),
             is_ending: false,
-            started: Instant::now(),
+            sight: Arc::new(sight),
         }
     }
 
@@ -231,6 +241,7 @@ impl<P: Perform> Daemon<P> {
     }
 
     async fn next(&mut self, until: Option<Instant>) -> Occurrence {
+        self.note_queued();
         let has_room = self.is_ending || (self.backlog.is_empty() && self.has_room());
         let wants_room = !self.backlog.is_empty() || until.is_some() || !has_room;
         let never = Instant::now() + Duration::from_secs(1);
@@ -262,6 +273,11 @@ impl<P: Perform> Daemon<P> {
         self.tasks.count() < most && *self.level.borrow() != Level::Full
     }
 
+    fn note_queued(&self) {
+        let queued = &self.sight.queued;
+        queued.store(self.backlog.len(), Ordering::Relaxed);
+    }
+
     /// Lines that had been read when the signal came count as read.
     fn take_what_was_read(&mut self) {
         while let Some(Ok(lines)) = self.input.as_mut().map(mpsc::Receiver::try_recv) {
@@ -274,6 +290,7 @@ impl<P: Perform> Daemon<P> {
         while self.has_room()
             && let Some(line) = self.backlog.pop_front()
         {
+            self.note_queued();
             if self.start(line) {
                 self.is_ending = true;
                 for line in std::mem::take(&mut self.backlog) {
@@ -308,6 +325,7 @@ impl<P: Perform> Daemon<P> {
         let caller = command.caller;
         let result = match command.verb {
             Verb::Ping => self.pong(),
+            Verb::Stats => self.sight.figures(),
             Verb::Cancel { target } => {
                 let cancelled = self.tasks.cancel(&target, caller.user.as_ref());
                 json!({ "cancelled": cancelled })
@@ -362,7 +380,7 @@ impl<P: Perform> Daemon<P> {
             "connections": census.connections,
             "tools_cached": census.catalogs,
             "version": env!("CARGO_PKG_VERSION"),
-            "uptime_ms": millis(self.started.elapsed()),
+            "uptime_ms": millis(self.sight.started.elapsed()),
             "in_flight": self.tasks.count(),
         })
     }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::scan::Scan;
+use crate::actions::STATS;
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::Event;
@@ -57,6 +58,7 @@ pub struct Command {
 #[derive(Debug)]
 pub enum Verb {
     Ping,
+    Stats,
     Respond,
     Exit,
     Cancel {
@@ -173,9 +175,12 @@ fn command(line: &Bytes, envelope: &Envelope) -> Result<Command, Failure> {
         "cancel" => Verb::Cancel {
             target: target(params.target)?,
         },
-        _ => Verb::Invoke {
-            action: action(&word, params.action)?,
-            params: envelope.params.map(|raw| RawJson::part_of(line, raw)),
+        _ => match action(&word, params.action)? {
+            action if action == STATS => Verb::Stats,
+            action => Verb::Invoke {
+                action,
+                params: envelope.params.map(|raw| RawJson::part_of(line, raw)),
+            },
         },
     };
     Ok(Command {

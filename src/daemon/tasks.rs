@@ -2,6 +2,7 @@
 //! is answered twice; a ticket that is dropped still holding that right answers `internal`, so none is lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
@@ -24,6 +25,14 @@ pub struct Tasks {
     lines: Lines,
     redactor: Redactor,
     running: watch::Sender<usize>,
+    answers: Answers,
+}
+
+/// Answers given, by how they ended.
+#[derive(Default)]
+struct Answers {
+    succeeded: AtomicU64,
+    failed: [AtomicU64; ErrorCode::ALL.len()],
 }
 
 #[derive(Default)]
@@ -51,6 +60,7 @@ impl Tasks {
             lines,
             redactor,
             running: watch::Sender::new(0),
+            answers: Answers::default(),
         })
     }
 
@@ -82,6 +92,16 @@ impl Tasks {
         *self.running.borrow()
     }
 
+    /// Answers that were successes.
+    pub fn succeeded(&self) -> u64 {
+        self.answers.succeeded.load(Ordering::Relaxed)
+    }
+
+    /// Answers that were failures of this code.
+    pub fn failed(&self, code: ErrorCode) -> u64 {
+        self.answers.failed[code as usize].load(Ordering::Relaxed)
+    }
+
     /// Tells of every change of the number of running commands.
     pub fn running(&self) -> watch::Receiver<usize> {
         self.running.subscribe()
@@ -89,6 +109,7 @@ impl Tasks {
 
     /// Answers a line that never became a running command.
     pub fn answer_at_once(&self, task: &TaskId, outcome: Result<Rope, Failure>) {
+        self.answers.count(&outcome);
         self.lines.send(match outcome {
             Ok(result) => protocol::success(task, result),
             Err(failure) => protocol::failure(task, failure, &self.redactor),
@@ -137,6 +158,16 @@ impl Tasks {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Answers {
+    fn count(&self, outcome: &Result<Rope, Failure>) {
+        let counter = match outcome {
+            Ok(_) => &self.succeeded,
+            Err(failure) => &self.failed[failure.code as usize],
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
     }
 }
 
