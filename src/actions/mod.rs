@@ -11,6 +11,7 @@ mod route;
 mod seams;
 mod servers;
 mod tools;
+mod trail;
 mod view;
 
 #[cfg(test)]
@@ -35,6 +36,7 @@ use crate::{catalog, pool};
 use params::{Params, invalid};
 
 pub use desk::Actions;
+pub use trail::{Subject, Trail};
 
 /// A command's action, its params read and checked.
 #[derive(Debug, PartialEq)]
@@ -235,6 +237,8 @@ pub struct Context {
     pub events: EventSink,
     /// Called once the change is in force, by actions that are in force before their answer.
     pub in_force: Arc<dyn Fn() + Send + Sync>,
+    /// Kept by whoever tells of the command's end.
+    pub trail: Arc<Trail>,
 }
 
 /// Performs actions. The daemon is generic over it, so that its tests need no server.

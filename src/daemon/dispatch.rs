@@ -17,9 +17,9 @@ use super::order::{Hold, Order, Releasing};
 use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
 use super::sight::Sight;
-use super::tasks::{Tasks, Ticket};
-use crate::actions::{Action, Context, Perform};
-use crate::model::caller::{Caller, UserId};
+use super::tasks::{Errand, Tasks, Ticket};
+use crate::actions::{Action, Context, Perform, Trail};
+use crate::model::caller::Caller;
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome};
 use crate::model::event::EventSink;
@@ -315,7 +315,7 @@ impl<P: Perform> Daemon<P> {
         match command.and_then(|command| self.perform(&task, command)) {
             Ok(None) => {}
             Ok(Some(result)) => self.tasks.answer_at_once(&task, Ok(result)),
-            Err(failure) => self.tasks.answer_at_once(&task, Err(failure)),
+            Err(failure) => self.tasks.refuse(&task, failure),
         }
         is_exit
     }
@@ -356,16 +356,23 @@ impl<P: Perform> Daemon<P> {
     ) {
         let user = caller.user.clone();
         let is_changing = action.is_changing();
+        let trail = Arc::new(Trail::of(&action));
         let work = Work {
             actions: self.actions.clone(),
             ahead: self.order.ahead_of(user.as_ref()),
             hold: is_changing.then(|| Releasing(self.order.hold(user.clone()))),
-            name,
             action,
             caller,
             deadline,
+            trail: trail.clone(),
         };
-        let ticket = self.tasks.register(task.clone(), user);
+        let errand = Errand {
+            action: name,
+            user,
+            read: deadline.started,
+            trail,
+        };
+        let ticket = self.tasks.register(task.clone(), errand);
         let key = ticket.key();
         let running = tokio::spawn(work.run(ticket));
         self.tasks.started(key, running.abort_handle());
@@ -390,7 +397,7 @@ impl<P: Perform> Daemon<P> {
             Line::Whole(line) => protocol::parse(line).0,
             Line::TooLong(task) => task.clone(),
         };
-        self.tasks.answer_at_once(&task, Err(shutting_down()));
+        self.tasks.refuse(&task, shutting_down());
     }
 
     fn answer_all_shutting_down(&mut self) {
@@ -405,20 +412,17 @@ impl<P: Perform> Daemon<P> {
 /// One command's work, owned by its task.
 struct Work<P> {
     actions: Arc<P>,
-    /// The action's name, for the log.
-    name: String,
     action: Action,
     caller: Caller,
     deadline: Deadline,
+    trail: Arc<Trail>,
     ahead: Vec<Hold>,
     /// Released with the work, also with work that never began.
     hold: Option<Releasing>,
 }
 
 impl<P: Perform> Work<P> {
-    async fn run(mut self, ticket: Ticket) {
-        let name = std::mem::take(&mut self.name);
-        let (deadline, user) = (self.deadline, self.caller.user.clone());
+    async fn run(self, ticket: Ticket) {
         let progress = Arc::new(Progress::default());
         let outcome = tokio::select! {
             biased;
@@ -426,13 +430,6 @@ impl<P: Perform> Work<P> {
             never = progress.pass_on(&ticket) => match never {},
         };
         progress.flush(&ticket);
-        tracing::debug!(
-            action = name,
-            user = user.as_ref().map(UserId::as_str),
-            elapsed_ms = millis(deadline.elapsed()),
-            failure = outcome.as_ref().err().map(|failure| failure.code.as_str()),
-            "a command has ended"
-        );
         ticket.answer(outcome);
     }
 
@@ -456,6 +453,7 @@ impl<P: Perform> Work<P> {
             deadline,
             events,
             in_force: Arc::new(move || hold.iter().for_each(Hold::release)),
+            trail: self.trail,
         };
         let latest = deadline
             .extension

@@ -40,6 +40,13 @@ impl TaskId {
         &self.0
     }
 
+    /// For the log: the text or the number, cut.
+    pub fn shown(&self) -> String {
+        let text = serde_json::from_slice(&self.0);
+        let text = text.unwrap_or_else(|_| String::from_utf8_lossy(&self.0).into_owned());
+        text.chars().take(128).collect()
+    }
+
     /// Whether both are the same id, however its text is escaped.
     pub fn is(&self, other: &Self) -> bool {
         let text = |id: &Self| serde_json::from_slice::<String>(&id.0).ok();

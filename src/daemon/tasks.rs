@@ -7,11 +7,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::lines::Lines;
 use super::protocol::{self, TaskId};
+use crate::actions::{Subject, Trail};
 use crate::model::caller::UserId;
-use crate::model::error::{ErrorCode, Failure};
+use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::event::Event;
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
@@ -41,9 +43,18 @@ struct Table {
     entries: HashMap<u64, Entry>,
 }
 
+/// What a command is about, for the line that closes it in the log.
+pub struct Errand {
+    pub action: String,
+    pub user: Option<UserId>,
+    /// When its line was read.
+    pub read: Instant,
+    pub trail: Arc<Trail>,
+}
+
 struct Entry {
     task: TaskId,
-    user: Option<UserId>,
+    errand: Errand,
     work: Option<AbortHandle>,
 }
 
@@ -64,13 +75,13 @@ impl Tasks {
         })
     }
 
-    pub fn register(self: &Arc<Self>, task: TaskId, user: Option<UserId>) -> Ticket {
+    pub fn register(self: &Arc<Self>, task: TaskId, errand: Errand) -> Ticket {
         let mut table = self.lock();
         table.last += 1;
         let key = table.last;
         let entry = Entry {
             task,
-            user,
+            errand,
             work: None,
         };
         table.entries.insert(key, entry);
@@ -107,7 +118,24 @@ impl Tasks {
         self.running.subscribe()
     }
 
-    /// Answers a line that never became a running command.
+    /// Answers a line that cannot become a running command.
+    pub fn refuse(&self, task: &TaskId, failure: Failure) {
+        tracing::info!(
+            target: "mcp_client::task",
+            task = %task.shown(),
+            outcome = failure.code.as_str(),
+            "a line was refused"
+        );
+        self.answer_at_once(task, Err(failure));
+    }
+
+    /// Answers a command that its taker has just taken out of the table.
+    fn close(&self, entry: &Entry, outcome: Result<Rope, Failure>) {
+        entry.errand.log_end(&entry.task, outcome.as_ref().err());
+        self.answer_at_once(&entry.task, outcome);
+    }
+
+    /// Answers without a line in the log.
     pub fn answer_at_once(&self, task: &TaskId, outcome: Result<Rope, Failure>) {
         self.answers.count(&outcome);
         self.lines.send(match outcome {
@@ -120,7 +148,7 @@ impl Tasks {
     /// user's. Returns whether there was one.
     pub fn cancel(&self, target: &TaskId, user: Option<&UserId>) -> bool {
         let wanted = |entry: &Entry| {
-            entry.task.is(target) && (user.is_none() || entry.user.as_ref() == user)
+            entry.task.is(target) && (user.is_none() || entry.errand.user.as_ref() == user)
         };
         let message = "The command was cancelled by its host";
         self.end_where(wanted, &Failure::new(ErrorCode::Cancelled, message)) > 0
@@ -141,7 +169,7 @@ impl Tasks {
             .into_iter()
             .filter_map(|key| self.take(key))
             .map(|entry| {
-                self.answer_at_once(&entry.task, Err(failure.clone()));
+                self.close(&entry, Err(failure.clone()));
                 if let Some(work) = entry.work {
                     work.abort();
                 }
@@ -158,6 +186,32 @@ impl Tasks {
 
     fn lock(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Errand {
+    /// The one line that tells what became of a command: names and numbers, nothing of its content.
+    fn log_end(&self, task: &TaskId, failure: Option<&Failure>) {
+        let detail = |name: &str| failure?.details.get(name)?.as_str();
+        let Subject { server, tool } = self.trail.subject();
+        let reached = self.trail.reached().map(Phase::as_str);
+        let outcome = match failure {
+            Some(failure) => failure.code.as_str(),
+            None if self.trail.is_tool_error() => "tool_error",
+            None => "ok",
+        };
+        tracing::info!(
+            target: "mcp_client::task",
+            task = %task.shown(),
+            action = self.action,
+            user = self.user.as_ref().map(UserId::as_str),
+            server = server.as_deref().or(detail("server_name")),
+            tool,
+            phase = detail("phase").or(reached),
+            duration_ms = u64::try_from(self.read.elapsed().as_millis()).unwrap_or(u64::MAX),
+            outcome,
+            "a task has ended"
+        );
     }
 }
 
@@ -179,7 +233,7 @@ impl Ticket {
     /// Answers, unless the task has been answered meanwhile.
     pub fn answer(self, outcome: Result<Rope, Failure>) {
         if let Some(entry) = self.tasks.take(self.key) {
-            self.tasks.answer_at_once(&entry.task, outcome);
+            self.tasks.close(&entry, outcome);
         }
     }
 
@@ -188,7 +242,7 @@ impl Ticket {
         let table = self.tasks.lock();
         match table.entries.get(&self.key) {
             Some(entry) if self.tasks.lines.waiting() < EVENT_LIMIT => {
-                let user = entry.user.as_ref();
+                let user = entry.errand.user.as_ref();
                 let redactor = &self.tasks.redactor;
                 let line = protocol::event(&entry.task, user, event, dropped, redactor);
                 self.tasks.lines.send(line);
@@ -205,7 +259,7 @@ impl Drop for Ticket {
             let message =
                 "The command ended without an answer; this is a fault of mcp-client, see its log";
             let failure = Failure::new(ErrorCode::Internal, message);
-            self.tasks.answer_at_once(&entry.task, Err(failure));
+            self.tasks.close(&entry, Err(failure));
         }
     }
 }
