@@ -24,8 +24,7 @@ pub(super) fn render(result: &RawJson) -> Result<Rope, Failure> {
     push_text(&mut answer, whole, content)?;
     answer.push(&b"\",\"raw\":"[..]);
     answer.push(content.map_or(Bytes::from_static(b"[]"), |raw| slice(whole, raw.get())));
-    let is_error = present("isError").is_some_and(|flag| flag.get() == "true");
-    answer.push(if is_error {
+    answer.push(if says_error(&members) {
         &b",\"is_error\":true"[..]
     } else {
         &b",\"is_error\":false"[..]
@@ -70,6 +69,20 @@ fn push_text(answer: &mut Rope, whole: &Bytes, content: Option<&RawValue>) -> Re
         answer.push(slice(whole, inside));
     }
     Ok(())
+}
+
+/// Whether a `CallToolResult` says that the tool failed.
+pub(super) fn is_tool_error(result: &RawJson) -> bool {
+    // Most results do not have the member, and may be long.
+    memchr::memmem::find(result.bytes(), b"\"isError\"").is_some()
+        && result
+            .read::<Members>()
+            .is_ok_and(|members| says_error(&members))
+}
+
+fn says_error(members: &Members) -> bool {
+    let flag = members.get("isError");
+    flag.is_some_and(|flag| flag.get() == "true")
 }
 
 fn slice(whole: &Bytes, part: &str) -> Bytes {

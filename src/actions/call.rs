@@ -26,8 +26,13 @@ where
             entry: &route.entry,
             caller: &context.caller,
             deadline: context.deadline,
+            trail: &context.trail,
         };
+        party.trail.found(party.name(), &route.tool);
         let result = self.call_route(&route, &party, &call, context).await?;
+        if answer::is_tool_error(&result) {
+            party.trail.tool_failed();
+        }
         match call.form {
             ResultForm::Mcp => Ok(result.into()),
             ResultForm::Joined => {
@@ -72,6 +77,7 @@ where
         context: &Context,
     ) -> Result<RawJson, Failure> {
         let ready = self.acquire(party, &route.target).await.map_err(not_sent)?;
+        party.trail.reach(Phase::Call);
         let call = ToolCall {
             name: route.tool.clone(),
             arguments: call.arguments.clone(),

@@ -29,6 +29,7 @@ where
             entry: view.enabled(name)?,
             caller: &context.caller,
             deadline: context.deadline,
+            trail: &context.trail,
         };
         let ready = self.connect(&view, &party).await?;
         let tools_count = match self.catalog(&party, &ready.target).await {
@@ -88,6 +89,7 @@ where
                 entry,
                 caller: &context.caller,
                 deadline: context.deadline,
+                trail: &context.trail,
             };
             self.connect_public(&view, party, context)
         });

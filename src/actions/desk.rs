@@ -10,7 +10,7 @@ use super::budget::Budget;
 use super::listing::Listings;
 use super::seams::{CallTools, Snapshots};
 use super::view::{News, View, Views};
-use super::{Action, Census, Context, Perform};
+use super::{Action, Census, Context, Figures, Perform, Trail};
 use crate::catalog::{Catalog, Catalogs};
 use crate::directory::Directory;
 use crate::mcp::{Connect, Connector};
@@ -63,6 +63,7 @@ pub(super) struct Party<'a> {
     pub entry: &'a ServerEntry,
     pub caller: &'a Caller,
     pub deadline: Deadline,
+    pub trail: &'a Trail,
 }
 
 impl Party<'_> {
@@ -156,6 +157,7 @@ where
         if self.pool.view(&target.key).status == SlotStatus::Connected {
             return self.lease(party, target.clone()).await;
         }
+        party.trail.reach(Phase::Start);
         let mut target = self.target_in_force(party).await?;
         for _ in 0..MAX_CHANGES {
             let ready = self.lease(party, target).await?;
@@ -199,9 +201,13 @@ where
             self.catalogs.get(&target.key),
         ) {
             (None, Some(catalog)) => return Ok(catalog),
-            (Some(session), Some(_)) => self.catalogs.current(&target.key, &session, until).await,
+            (Some(session), Some(_)) => {
+                party.trail.reach(Phase::List);
+                self.catalogs.current(&target.key, &session, until).await
+            }
             (_, None) => {
                 let ready = self.acquire(party, target).await?;
+                party.trail.reach(Phase::List);
                 let until = self.list_deadline(party);
                 let key = &ready.target.key;
                 self.catalogs.current(key, &ready.session, until).await
@@ -217,6 +223,7 @@ where
         target: &Arc<Target>,
     ) -> Result<Arc<Catalog>, Failure> {
         let ready = self.acquire(party, target).await?;
+        party.trail.reach(Phase::List);
         let until = self.list_deadline(party);
         self.catalogs
             .refresh(&ready.target.key, &ready.session, until)
@@ -267,6 +274,7 @@ where
     C::Session: CallTools,
 {
     async fn perform(&self, action: Action, context: Context) -> Result<Rope, Failure> {
+        context.trail.reach(Phase::Resolve);
         self.dispatch(action, &context)
             .await
             .map_err(|failure| self.outward(failure, &context))
@@ -276,6 +284,13 @@ where
         Census {
             connections: self.pool.live(),
             catalogs: self.catalogs.count(),
+        }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures {
+            pool: self.pool.figures(),
+            catalogs: self.catalogs.figures(),
         }
     }
 

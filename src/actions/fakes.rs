@@ -280,6 +280,7 @@ fn context(user: Option<&str>, limit: Duration) -> Context {
         deadline: Deadline::after(limit),
         events: Arc::new(|_| {}),
         in_force: Arc::new(|| {}),
+        trail: Arc::default(),
     }
 }
 

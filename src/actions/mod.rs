@@ -12,6 +12,7 @@ mod route;
 mod seams;
 mod servers;
 mod tools;
+mod trail;
 mod view;
 
 #[cfg(test)]
@@ -23,6 +24,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::model::caller::Caller;
@@ -31,9 +33,11 @@ use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::EventSink;
 use crate::model::json::{RawJson, Rope};
 use crate::model::settings::Settings;
+use crate::{catalog, pool};
 use params::{Params, invalid};
 
 pub use desk::Actions;
+pub use trail::{Subject, Trail};
 
 /// A command's action, its params read and checked.
 #[derive(Debug, PartialEq)]
@@ -155,8 +159,12 @@ impl Action {
 
 fn unknown(name: &str) -> Failure {
     let message = format!("there is no action `{name}`; see `actions` in the details");
-    Failure::new(ErrorCode::UnknownAction, message).with("actions", ACTIONS.to_vec())
+    let known = [&ACTIONS[..], &[STATS]].concat();
+    Failure::new(ErrorCode::UnknownAction, message).with("actions", known)
 }
+
+/// An action in form only: a question to the process itself, which it answers at once, as `ping`.
+pub const STATS: &str = "stats";
 
 const ACTIONS: [&str; 8] = [
     "list_tools",
@@ -230,6 +238,8 @@ pub struct Context {
     pub events: EventSink,
     /// Called once the change is in force, by actions that are in force before their answer.
     pub in_force: Arc<dyn Fn() + Send + Sync>,
+    /// Kept by whoever tells of the command's end.
+    pub trail: Arc<Trail>,
 }
 
 /// Performs actions. The daemon is generic over it, so that its tests need no server.
@@ -243,6 +253,9 @@ pub trait Perform: Send + Sync + 'static {
     /// For `ping`: live connections and catalogs held.
     fn census(&self) -> Census;
 
+    /// For `stats`. Cheap, and waits for nobody.
+    fn figures(&self) -> Figures;
+
     /// Closes every connection, at the end of the process. `force`: without grace.
     fn close(&self, force: bool) -> impl Future<Output = ()> + Send;
 }
@@ -251,6 +264,13 @@ pub trait Perform: Send + Sync + 'static {
 pub struct Census {
     pub connections: usize,
     pub catalogs: usize,
+}
+
+/// The floors below as numbers, for the operator.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    pub pool: pool::Figures,
+    pub catalogs: catalog::Figures,
 }
 
 #[cfg(test)]

@@ -208,6 +208,7 @@ fn party<'a>(entry: &'a ServerEntry, context: &'a Context) -> Party<'a> {
         entry,
         caller: &context.caller,
         deadline: context.deadline,
+        trail: &context.trail,
     }
 }
 

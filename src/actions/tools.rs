@@ -78,6 +78,7 @@ where
                 entry,
                 caller: &context.caller,
                 deadline: context.deadline,
+                trail: &context.trail,
             };
             self.list_server(&view, party, refresh)
         });
@@ -151,6 +152,7 @@ where
             entry: view.enabled(name)?,
             caller: &context.caller,
             deadline: context.deadline,
+            trail: &context.trail,
         };
         let target = self.target(&view, &party)?;
         let catalog = self

@@ -11,6 +11,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
+use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
@@ -66,6 +67,17 @@ impl Catalog {
         let warnings = self.warnings.iter().map(String::len);
         tools.chain(warnings).sum()
     }
+}
+
+/// The catalogs held, as numbers for the operator.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Figures {
+    pub count: usize,
+    pub bytes: usize,
+    /// Since a server last gave the list that was given last; none where no catalog is held.
+    pub newest_age_ms: Option<u64>,
+    /// The same of the one that was given first.
+    pub oldest_age_ms: Option<u64>,
 }
 
 #[derive(Default)]
@@ -136,6 +148,10 @@ impl Catalogs {
         ended(fetch(&self.shelf, key, session, deadline), deadline).await
     }
 
+    pub fn figures(&self) -> Figures {
+        lock(&self.shelf).figures(Instant::now())
+    }
+
     /// Catalogs held.
     pub fn count(&self) -> usize {
         lock(&self.shelf).count()
@@ -200,7 +216,7 @@ async fn list<S: Connected>(
             continue;
         }
         let Some(shelf) = shelf.upgrade() else { return };
-        let catalog = lock(&shelf).store(&key, made, moved, read::read(listed));
+        let catalog = lock(&shelf).store(&key, Instant::now(), made, moved, read::read(listed));
         outcome.send_replace(Some(Ok(catalog)));
         return;
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::{Catalog, Tool};
+use super::{Catalog, Figures, Tool};
 use crate::mcp::Connected;
 use crate::model::error::Failure;
 use crate::model::resolve::PoolKey;
@@ -61,6 +61,8 @@ struct Held {
     catalog: Arc<Catalog>,
     bytes: usize,
     made: Generation,
+    /// When the server last gave this list.
+    listed: Instant,
 }
 
 struct Fetch {
@@ -186,6 +188,7 @@ impl Shelf {
     pub(super) fn store(
         &mut self,
         key: &PoolKey,
+        now: Instant,
         made: Generation,
         moved: bool,
         (tools, warnings): (Vec<Tool>, Vec<String>),
@@ -198,6 +201,7 @@ impl Shelf {
             Some(held) if moved || overtaken => return Arc::clone(&held.catalog),
             Some(held) if held.catalog.is_same(&tools, &warnings) => {
                 held.made = made;
+                held.listed = now;
                 return Arc::clone(&held.catalog);
             }
             Some(held) => held.catalog.revision + 1,
@@ -213,12 +217,28 @@ impl Shelf {
             catalog: Arc::clone(&catalog),
             bytes,
             made,
+            listed: now,
         };
         let replaced = entry.held.replace(held);
         self.bytes += bytes;
         self.bytes -= replaced.map_or(0, |held| held.bytes);
         self.shrink(key);
         catalog
+    }
+
+    pub(super) fn figures(&self, now: Instant) -> Figures {
+        let held = self
+            .entries
+            .values()
+            .filter_map(|entry| entry.held.as_ref());
+        let ages = held.map(|held| now.saturating_duration_since(held.listed));
+        let millis = |age: Duration| u64::try_from(age.as_millis()).unwrap_or(u64::MAX);
+        Figures {
+            count: self.count(),
+            bytes: self.bytes,
+            newest_age_ms: ages.clone().min().map(millis),
+            oldest_age_ms: ages.max().map(millis),
+        }
     }
 
     pub(super) fn count(&self) -> usize {

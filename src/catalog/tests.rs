@@ -344,3 +344,27 @@ async fn catalogs_are_bounded_in_number_and_the_least_used_goes_first() {
     assert!(catalogs.get(&key("1")).is_none());
     assert!(catalogs.get(&key("4099")).is_some());
 }
+
+#[tokio::test(start_paused = true)]
+async fn figures_tell_the_ages_of_lists_not_of_their_content() {
+    let (catalogs, fake) = (Catalogs::new(), Fake::new(1, &["a"]));
+    let ages = |catalogs: &Catalogs| {
+        let figures = catalogs.figures();
+        (figures.count, figures.newest_age_ms, figures.oldest_age_ms)
+    };
+    assert_eq!(ages(&catalogs), (0, None, None));
+    current(&catalogs, &fake).await;
+    sleep(Duration::from_secs(60)).await;
+    catalogs
+        .current(&key("other"), &fake, soon())
+        .await
+        .unwrap();
+    assert_eq!(ages(&catalogs), (2, Some(0), Some(60_000)));
+    catalogs
+        .refresh(&key("books"), &fake, soon())
+        .await
+        .unwrap();
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(ages(&catalogs), (2, Some(1_000), Some(1_000)));
+    assert!(catalogs.figures().bytes > 0);
+}

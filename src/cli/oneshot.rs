@@ -48,6 +48,7 @@ pub(super) async fn perform(
         deadline: action.deadline(settings, None),
         events: Arc::new(|_| {}),
         in_force: Arc::new(|| {}),
+        trail: Arc::default(),
     };
     let answer = actions.perform(action, context).await;
     actions.close(false).await;

@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
@@ -15,8 +16,9 @@ use super::lines::{Level, Line, Lines};
 use super::order::{Hold, Order, Releasing};
 use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
-use super::tasks::{Tasks, Ticket};
-use crate::actions::{Action, Context, Perform};
+use super::sight::Sight;
+use super::tasks::{Errand, Tasks, Ticket};
+use crate::actions::{Action, Context, Perform, Trail};
 use crate::model::caller::{Caller, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome};
@@ -84,7 +86,7 @@ pub struct Daemon<P> {
     backlog: VecDeque<Line>,
     /// Lines that come now are refused.
     is_ending: bool,
-    started: Instant,
+    sight: Arc<Sight<P>>,
 }
 
 impl<P: Perform> Daemon<P> {
@@ -97,8 +99,16 @@ impl<P: Perform> Daemon<P> {
         notices: mpsc::Receiver<Notice>,
     ) -> Self {
         let tasks = Tasks::new(lines.clone(), redactor);
+        let actions = Arc::new(actions);
+        let sight = Sight {
+            actions: actions.clone(),
+            tasks: tasks.clone(),
+            lines: lines.clone(),
+            queued: AtomicUsize::new(0),
+            started: Instant::now(),
+        };
         Self {
-            actions: Arc::new(actions),
+            actions,
             order: Order::new(settings.daemon.barrier_timeout),
             users: Bulkheads::new(settings.daemon.max_per_user),
             settings,
@@ -110,7 +120,7 @@ impl<P: Perform> Daemon<P> {
             notices,
             backlog: VecDeque::new(),
             is_ending: false,
-            started: Instant::now(),
+            sight: Arc::new(sight),
         }
     }
 
@@ -234,6 +244,7 @@ impl<P: Perform> Daemon<P> {
     }
 
     async fn next(&mut self, until: Option<Instant>) -> Occurrence {
+        self.note_queued();
         let has_room = self.is_ending || (self.backlog.is_empty() && self.has_room());
         let wants_room = !self.backlog.is_empty() || until.is_some() || !has_room;
         let never = Instant::now() + Duration::from_secs(1);
@@ -265,6 +276,11 @@ impl<P: Perform> Daemon<P> {
         self.tasks.count() < most && *self.level.borrow() != Level::Full
     }
 
+    fn note_queued(&self) {
+        let queued = &self.sight.queued;
+        queued.store(self.backlog.len(), Ordering::Relaxed);
+    }
+
     /// Lines that had been read when the signal came count as read.
     fn take_what_was_read(&mut self) {
         while let Some(Ok(lines)) = self.input.as_mut().map(mpsc::Receiver::try_recv) {
@@ -277,6 +293,7 @@ impl<P: Perform> Daemon<P> {
         while self.has_room()
             && let Some(line) = self.backlog.pop_front()
         {
+            self.note_queued();
             if self.start(line) {
                 self.is_ending = true;
                 for line in std::mem::take(&mut self.backlog) {
@@ -301,7 +318,7 @@ impl<P: Perform> Daemon<P> {
         match command.and_then(|command| self.perform(&task, command)) {
             Ok(None) => {}
             Ok(Some(result)) => self.tasks.answer_at_once(&task, Ok(result)),
-            Err(failure) => self.tasks.answer_at_once(&task, Err(failure)),
+            Err(failure) => self.tasks.refuse(&task, failure),
         }
         is_exit
     }
@@ -311,6 +328,7 @@ impl<P: Perform> Daemon<P> {
         let caller = command.caller;
         let result = match command.verb {
             Verb::Ping => self.pong(),
+            Verb::Stats => self.sight.figures(),
             Verb::Cancel { target } => {
                 let cancelled = self.tasks.cancel(&target, caller.user.as_ref());
                 json!({ "cancelled": cancelled })
@@ -352,17 +370,24 @@ impl<P: Perform> Daemon<P> {
     ) {
         let user = caller.user.clone();
         let is_changing = action.is_changing();
+        let trail = Arc::new(Trail::of(&action));
         let work = Work {
             actions: self.actions.clone(),
             entry,
             ahead: self.order.ahead_of(user.as_ref()),
             hold: is_changing.then(|| Releasing(self.order.hold(user.clone()))),
-            name,
             action,
             caller,
             deadline,
+            trail: trail.clone(),
         };
-        let ticket = self.tasks.register(task.clone(), user);
+        let errand = Errand {
+            action: name,
+            user,
+            read: deadline.started,
+            trail,
+        };
+        let ticket = self.tasks.register(task.clone(), errand);
         let key = ticket.key();
         let running = tokio::spawn(work.run(ticket));
         self.tasks.started(key, running.abort_handle());
@@ -377,7 +402,7 @@ impl<P: Perform> Daemon<P> {
             "connections": census.connections,
             "tools_cached": census.catalogs,
             "version": env!("CARGO_PKG_VERSION"),
-            "uptime_ms": millis(self.started.elapsed()),
+            "uptime_ms": millis(self.sight.started.elapsed()),
             "in_flight": self.tasks.count(),
         })
     }
@@ -387,7 +412,7 @@ impl<P: Perform> Daemon<P> {
             Line::Whole(line) => protocol::parse(line).0,
             Line::TooLong(task) => task.clone(),
         };
-        self.tasks.answer_at_once(&task, Err(shutting_down()));
+        self.tasks.refuse(&task, shutting_down());
     }
 
     fn answer_all_shutting_down(&mut self) {
@@ -402,21 +427,18 @@ impl<P: Perform> Daemon<P> {
 /// One command's work, owned by its task.
 struct Work<P> {
     actions: Arc<P>,
-    /// The action's name, for the log.
-    name: String,
     action: Action,
     caller: Caller,
     deadline: Deadline,
     entry: Option<Entry>,
+    trail: Arc<Trail>,
     ahead: Vec<Hold>,
     /// Released with the work, also with work that never began.
     hold: Option<Releasing>,
 }
 
 impl<P: Perform> Work<P> {
-    async fn run(mut self, ticket: Ticket) {
-        let name = std::mem::take(&mut self.name);
-        let (deadline, user) = (self.deadline, self.caller.user.clone());
+    async fn run(self, ticket: Ticket) {
         let progress = Arc::new(Progress::default());
         let outcome = tokio::select! {
             biased;
@@ -424,13 +446,6 @@ impl<P: Perform> Work<P> {
             never = progress.pass_on(&ticket) => match never {},
         };
         progress.flush(&ticket);
-        tracing::debug!(
-            action = name,
-            user = user.as_ref().map(UserId::as_str),
-            elapsed_ms = millis(deadline.elapsed()),
-            failure = outcome.as_ref().err().map(|failure| failure.code.as_str()),
-            "a command has ended"
-        );
         ticket.answer(outcome);
     }
 
@@ -457,6 +472,7 @@ impl<P: Perform> Work<P> {
             deadline,
             events,
             in_force: Arc::new(move || hold.iter().for_each(Hold::release)),
+            trail: self.trail,
         };
         let latest = deadline
             .extension

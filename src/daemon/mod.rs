@@ -6,6 +6,7 @@ mod order;
 mod progress;
 mod protocol;
 mod scan;
+mod sight;
 mod tasks;
 #[cfg(test)]
 mod tests;

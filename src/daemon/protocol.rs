@@ -11,6 +11,7 @@ use serde_json::Value;
 use serde_json::value::RawValue;
 
 use super::scan::Scan;
+use crate::actions::STATS;
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::Event;
@@ -39,6 +40,13 @@ impl TaskId {
         &self.0
     }
 
+    /// For the log: the text or the number, cut.
+    pub fn shown(&self) -> String {
+        let text = serde_json::from_slice(&self.0);
+        let text = text.unwrap_or_else(|_| String::from_utf8_lossy(&self.0).into_owned());
+        text.chars().take(128).collect()
+    }
+
     /// Whether both are the same id, however its text is escaped.
     pub fn is(&self, other: &Self) -> bool {
         let text = |id: &Self| serde_json::from_slice::<String>(&id.0).ok();
@@ -57,6 +65,7 @@ pub struct Command {
 #[derive(Debug)]
 pub enum Verb {
     Ping,
+    Stats,
     Respond,
     Exit,
     Cancel {
@@ -173,9 +182,12 @@ fn command(line: &Bytes, envelope: &Envelope) -> Result<Command, Failure> {
         "cancel" => Verb::Cancel {
             target: target(params.target)?,
         },
-        _ => Verb::Invoke {
-            action: action(&word, params.action)?,
-            params: envelope.params.map(|raw| RawJson::part_of(line, raw)),
+        _ => match action(&word, params.action)? {
+            action if action == STATS => Verb::Stats,
+            action => Verb::Invoke {
+                action,
+                params: envelope.params.map(|raw| RawJson::part_of(line, raw)),
+            },
         },
     };
     Ok(Command {

@@ -2,15 +2,18 @@
 //! is answered twice; a ticket that is dropped still holding that right answers `internal`, so none is lost.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
+use tokio::time::Instant;
 
 use super::lines::Lines;
 use super::protocol::{self, TaskId};
+use crate::actions::{Subject, Trail};
 use crate::model::caller::UserId;
-use crate::model::error::{ErrorCode, Failure};
+use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::event::Event;
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
@@ -24,6 +27,14 @@ pub struct Tasks {
     lines: Lines,
     redactor: Redactor,
     running: watch::Sender<usize>,
+    answers: Answers,
+}
+
+/// Answers given, by how they ended.
+#[derive(Default)]
+struct Answers {
+    succeeded: AtomicU64,
+    failed: [AtomicU64; ErrorCode::ALL.len()],
 }
 
 #[derive(Default)]
@@ -32,9 +43,18 @@ struct Table {
     entries: HashMap<u64, Entry>,
 }
 
+/// What a command is about, for the line that closes it in the log.
+pub struct Errand {
+    pub action: String,
+    pub user: Option<UserId>,
+    /// When its line was read.
+    pub read: Instant,
+    pub trail: Arc<Trail>,
+}
+
 struct Entry {
     task: TaskId,
-    user: Option<UserId>,
+    errand: Errand,
     work: Option<AbortHandle>,
 }
 
@@ -51,16 +71,17 @@ impl Tasks {
             lines,
             redactor,
             running: watch::Sender::new(0),
+            answers: Answers::default(),
         })
     }
 
-    pub fn register(self: &Arc<Self>, task: TaskId, user: Option<UserId>) -> Ticket {
+    pub fn register(self: &Arc<Self>, task: TaskId, errand: Errand) -> Ticket {
         let mut table = self.lock();
         table.last += 1;
         let key = table.last;
         let entry = Entry {
             task,
-            user,
+            errand,
             work: None,
         };
         table.entries.insert(key, entry);
@@ -82,13 +103,41 @@ impl Tasks {
         *self.running.borrow()
     }
 
+    /// Answers that were successes.
+    pub fn succeeded(&self) -> u64 {
+        self.answers.succeeded.load(Ordering::Relaxed)
+    }
+
+    /// Answers that were failures of this code.
+    pub fn failed(&self, code: ErrorCode) -> u64 {
+        self.answers.failed[code as usize].load(Ordering::Relaxed)
+    }
+
     /// Tells of every change of the number of running commands.
     pub fn running(&self) -> watch::Receiver<usize> {
         self.running.subscribe()
     }
 
-    /// Answers a line that never became a running command.
+    /// Answers a line that cannot become a running command.
+    pub fn refuse(&self, task: &TaskId, failure: Failure) {
+        tracing::info!(
+            target: "mcp_client::task",
+            task = %task.shown(),
+            outcome = failure.code.as_str(),
+            "a line was refused"
+        );
+        self.answer_at_once(task, Err(failure));
+    }
+
+    /// Answers a command that its taker has just taken out of the table.
+    fn close(&self, entry: &Entry, outcome: Result<Rope, Failure>) {
+        entry.errand.log_end(&entry.task, outcome.as_ref().err());
+        self.answer_at_once(&entry.task, outcome);
+    }
+
+    /// Answers without a line in the log.
     pub fn answer_at_once(&self, task: &TaskId, outcome: Result<Rope, Failure>) {
+        self.answers.count(&outcome);
         self.lines.send(match outcome {
             Ok(result) => protocol::success(task, result),
             Err(failure) => protocol::failure(task, failure, &self.redactor),
@@ -99,7 +148,7 @@ impl Tasks {
     /// user's. Returns whether there was one.
     pub fn cancel(&self, target: &TaskId, user: Option<&UserId>) -> bool {
         let wanted = |entry: &Entry| {
-            entry.task.is(target) && (user.is_none() || entry.user.as_ref() == user)
+            entry.task.is(target) && (user.is_none() || entry.errand.user.as_ref() == user)
         };
         let message = "The command was cancelled by its host";
         self.end_where(wanted, &Failure::new(ErrorCode::Cancelled, message)) > 0
@@ -120,7 +169,7 @@ impl Tasks {
             .into_iter()
             .filter_map(|key| self.take(key))
             .map(|entry| {
-                self.answer_at_once(&entry.task, Err(failure.clone()));
+                self.close(&entry, Err(failure.clone()));
                 if let Some(work) = entry.work {
                     work.abort();
                 }
@@ -140,6 +189,42 @@ impl Tasks {
     }
 }
 
+impl Errand {
+    /// The one line that tells what became of a command: names and numbers, nothing of its content.
+    fn log_end(&self, task: &TaskId, failure: Option<&Failure>) {
+        let detail = |name: &str| failure?.details.get(name)?.as_str();
+        let Subject { server, tool } = self.trail.subject();
+        let reached = self.trail.reached().map(Phase::as_str);
+        let outcome = match failure {
+            Some(failure) => failure.code.as_str(),
+            None if self.trail.is_tool_error() => "tool_error",
+            None => "ok",
+        };
+        tracing::info!(
+            target: "mcp_client::task",
+            task = %task.shown(),
+            action = self.action,
+            user = self.user.as_ref().map(UserId::as_str),
+            server = server.as_deref().or(detail("server_name")),
+            tool,
+            phase = detail("phase").or(reached),
+            duration_ms = u64::try_from(self.read.elapsed().as_millis()).unwrap_or(u64::MAX),
+            outcome,
+            "a task has ended"
+        );
+    }
+}
+
+impl Answers {
+    fn count(&self, outcome: &Result<Rope, Failure>) {
+        let counter = match outcome {
+            Ok(_) => &self.succeeded,
+            Err(failure) => &self.failed[failure.code as usize],
+        };
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 impl Ticket {
     pub fn key(&self) -> u64 {
         self.key
@@ -148,7 +233,7 @@ impl Ticket {
     /// Answers, unless the task has been answered meanwhile.
     pub fn answer(self, outcome: Result<Rope, Failure>) {
         if let Some(entry) = self.tasks.take(self.key) {
-            self.tasks.answer_at_once(&entry.task, outcome);
+            self.tasks.close(&entry, outcome);
         }
     }
 
@@ -157,7 +242,7 @@ impl Ticket {
         let table = self.tasks.lock();
         match table.entries.get(&self.key) {
             Some(entry) if self.tasks.lines.waiting() < EVENT_LIMIT => {
-                let user = entry.user.as_ref();
+                let user = entry.errand.user.as_ref();
                 let redactor = &self.tasks.redactor;
                 let line = protocol::event(&entry.task, user, event, dropped, redactor);
                 self.tasks.lines.send(line);
@@ -174,7 +259,7 @@ impl Drop for Ticket {
             let message =
                 "The command ended without an answer; this is a fault of mcp-client, see its log";
             let failure = Failure::new(ErrorCode::Internal, message);
-            self.tasks.answer_at_once(&entry.task, Err(failure));
+            self.tasks.close(&entry, Err(failure));
         }
     }
 }

@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use super::lines::{Level, Line, Lines};
 use super::protocol::TaskId;
 use super::{Daemon, Notice};
-use crate::actions::{Action, Census, Context, Perform, ToolRef};
+use crate::actions::{Action, Census, Context, Figures, Perform, ToolRef};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::Event;
 use crate::model::json::{RawJson, Rope};
@@ -100,6 +100,10 @@ impl Perform for Fake {
             connections: 2,
             catalogs: 3,
         }
+    }
+
+    fn figures(&self) -> Figures {
+        Figures::default()
     }
 
     async fn close(&self, force: bool) {
@@ -316,6 +320,57 @@ async fn ping_tells_how_the_daemon_stands() {
     );
     rig.scene.open("a");
     rig.line().await;
+    assert_eq!(rig.end().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_counts_commands_and_answers_and_waits_for_no_change() {
+    let mut rig = Rig::new();
+    rig.send_all([
+        connect(1, "a"),
+        call(2, "b", "wait"),
+        json!({"task_id": 3, "command": "no_such_action"}),
+        json!({"task_id": 4, "params": {"action": "stats"}}),
+    ])
+    .await;
+    rig.line().await;
+    let stats = rig.line().await;
+    assert_eq!(stats["task_id"], 4, "{stats}");
+    let result = &stats["result"];
+    let commands = &result["commands"];
+    assert_eq!(commands["running"], 2);
+    assert_eq!(
+        (&commands["queued"], &commands["succeeded"]),
+        (&json!(0), &json!(0))
+    );
+    assert_eq!(commands["failed"]["unknown_action"], 1);
+    assert_eq!(commands["failed"]["internal"], 0);
+    assert!(result["rss_bytes"].as_u64() > Some(1 << 20), "{result}");
+    assert!(result["pool"]["keys"]["cooling"].is_u64() && result["catalogs"]["count"].is_u64());
+    rig.scene.open("a");
+    rig.scene.open("b");
+    rig.answers(2).await;
+    rig.send(word(5, "stats")).await;
+    // Three: two that ran, and the `stats` before.
+    assert_eq!(rig.line().await["result"]["commands"]["succeeded"], 3);
+    assert_eq!(rig.end().await, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn stats_tells_how_many_lines_wait_for_room() {
+    let mut rig = Rig::with(|settings| settings.daemon.sequential = true);
+    rig.send_all([
+        call(1, "a", "wait"),
+        word(2, "stats"),
+        word(3, "ping"),
+        word(4, "ping"),
+    ])
+    .await;
+    rig.settle().await;
+    rig.scene.open("a");
+    rig.line().await;
+    assert_eq!(rig.line().await["result"]["commands"]["queued"], 2);
+    rig.answers(2).await;
     assert_eq!(rig.end().await, 0);
 }
 

@@ -51,6 +51,11 @@ impl Usage {
         (Arc::new(usage), receiver)
     }
 
+    /// Places that are taken.
+    pub(super) fn in_flight(&self) -> usize {
+        self.limit.saturating_sub(self.places.available_permits())
+    }
+
     pub(super) fn last_used(&self) -> Instant {
         self.since + Duration::from_micros(self.last_used.load(Ordering::Relaxed))
     }

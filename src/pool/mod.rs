@@ -6,6 +6,7 @@
 
 mod bulkhead;
 mod drain;
+mod figures;
 mod health;
 mod lease;
 mod room;
@@ -16,6 +17,7 @@ mod start;
 mod tests;
 
 use std::hash::{BuildHasher, Hasher, RandomState};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError, Weak};
 use std::time::Duration;
 
@@ -34,6 +36,7 @@ use crate::model::settings::PoolSettings;
 pub use bulkhead::{Bulkheads, Entry, Place};
 pub use drain::Drain;
 use drain::Reason;
+pub use figures::Figures;
 pub use lease::Lease;
 use lease::Usage;
 use room::{Berth, Bound, Room};
@@ -60,6 +63,7 @@ pub struct Pool<C: Connect> {
     hurry: CancellationToken,
     reaper: Once,
     departures: drain::Departures,
+    failed_starts: AtomicU64,
     /// The random part of a pause, 0 to 1.
     jitter: fn() -> f64,
 }
@@ -105,6 +109,7 @@ impl<C: Connect> Pool<C> {
             hurry: CancellationToken::new(),
             reaper: Once::new(),
             departures: drain::Departures::default(),
+            failed_starts: AtomicU64::new(0),
             jitter,
         })
     }
@@ -267,6 +272,7 @@ impl<C: Connect> Pool<C> {
     }
 
     fn start_failed(&self, key: &PoolKey, id: u64, failure: &Failure) {
+        self.failed_starts.fetch_add(1, Ordering::Relaxed);
         let (now, fraction) = (Instant::now(), (self.jitter)());
         if let Some(slot) = self.lock().get_mut(key) {
             slot.failed(id, now, failure, fraction);

@@ -17,6 +17,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(2);
 
 pub(super) struct Room {
     all: Arc<Semaphore>,
+    max: usize,
     users: Keyed<UserId>,
     servers: Keyed<ServerId>,
 }
@@ -37,9 +38,20 @@ impl Room {
     pub(super) fn new(settings: &PoolSettings) -> Self {
         Self {
             all: semaphore(settings.max_connections),
+            max: settings.max_connections,
             users: Keyed::new(settings.max_per_user),
             servers: Keyed::new(settings.max_per_server),
         }
+    }
+
+    /// The connections there may be in all.
+    pub(super) fn max(&self) -> usize {
+        self.max
+    }
+
+    /// How many of them there are, starting and closing ones included.
+    pub(super) fn taken(&self) -> usize {
+        self.max.saturating_sub(self.all.available_permits())
     }
 
     /// The limits for `key`, the narrowest first: making room there makes room in the wider ones.

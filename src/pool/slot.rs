@@ -259,15 +259,32 @@ impl<S> Slot<S> {
         matches!(self.state, State::Idle)
     }
 
-    pub(super) fn view(&self, now: Instant) -> SlotView<S> {
-        let status = match &self.state {
+    pub(super) fn status(&self, now: Instant) -> SlotStatus {
+        match &self.state {
             State::Ready(_) => SlotStatus::Connected,
             State::Connecting(_) => SlotStatus::Connecting,
             State::Idle if self.health.is_cooling(now) => SlotStatus::Cooling,
             State::Idle => SlotStatus::Idle,
-        };
+        }
+    }
+
+    /// Calls that hold a place on the connection.
+    pub(super) fn in_flight(&self) -> usize {
+        self.live().map_or(0, |live| live.life.usage.in_flight())
+    }
+
+    /// Callers that wait for the start, or for a place on the connection.
+    pub(super) fn waiting(&self) -> usize {
+        match &self.state {
+            State::Idle => 0,
+            State::Connecting(start) => start.life.users(),
+            State::Ready(live) => live.life.users().saturating_sub(self.in_flight()),
+        }
+    }
+
+    pub(super) fn view(&self, now: Instant) -> SlotView<S> {
         SlotView {
-            status,
+            status: self.status(now),
             session: self.live().map(|live| Arc::clone(&live.session)),
             last_failure: self.health.last().cloned(),
         }
@@ -284,6 +301,13 @@ impl<S> Start<S> {
     }
 }
 
+impl Life {
+    /// Everybody who uses the connection or waits for it; the slot holds one reference itself.
+    fn users(&self) -> usize {
+        Arc::strong_count(&self.usage) - 1
+    }
+}
+
 impl<S> Live<S> {
     pub(super) fn target(&self) -> &Arc<Target> {
         &self.life.target
@@ -295,7 +319,7 @@ impl<S> Live<S> {
 
     /// Whether nobody has a call on it or waits for one.
     pub(super) fn is_unused(&self) -> bool {
-        Arc::strong_count(&self.life.usage) == 1
+        self.life.users() == 0
     }
 
     pub(super) fn unused_since(&self) -> Option<Instant> {

@@ -66,6 +66,15 @@ impl<S> Slots<S> {
         self.by_key.get_mut(key)
     }
 
+    pub(super) fn all(&self) -> impl Iterator<Item = &Slot<S>> {
+        self.by_key.values()
+    }
+
+    /// Connects begun, ever.
+    pub(super) fn begun(&self) -> u64 {
+        self.last_id
+    }
+
     pub(super) fn live(&self) -> impl Iterator<Item = &Live<S>> {
         self.by_key.values().filter_map(Slot::live)
     }

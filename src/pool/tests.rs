@@ -604,3 +604,56 @@ async fn nothing_of_a_dropped_pool_stays() {
         "a task keeps the session"
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn figures_tell_where_every_key_call_and_place_is() {
+    let settings = PoolSettings {
+        max_in_flight: 1,
+        max_connections: 3,
+        ..settings()
+    };
+    let (pool, fake) = pool_with(&settings);
+    let lease = pool.acquire(&books(), soon()).await.unwrap();
+    let _queued = ask(&pool, &books());
+    fake.plan([Plan::Fail(ErrorCode::ConnectFailed), Plan::Hang]);
+    code(&pool, &target("broken", None, 1)).await;
+    let _starting = [(); 2].map(|()| ask(&pool, &target("slow", None, 1)));
+    settle().await;
+    let figures = serde_json::to_value(pool.figures()).unwrap();
+    let expected = serde_json::json!({
+        "keys": {"idle": 0, "connecting": 1, "connected": 1, "cooling": 1},
+        "connections": {"stdio": 1, "http": 0},
+        "in_flight": 1,
+        "waiting": 3,
+        "room_taken": 2,
+        "room_max": 3,
+        "starts": 3,
+        "failed_starts": 1,
+        "departures": {"idle": 0, "evicted": 0, "superseded": 0, "taken": 0, "died": 0},
+    });
+    assert_eq!(figures, expected);
+    drop(lease);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_departure_is_counted_under_its_reason() {
+    let settings = PoolSettings {
+        max_connections: 1,
+        ..settings()
+    };
+    let (pool, fake) = pool_with(&settings);
+    pool.acquire(&target("a", None, 1), soon()).await.unwrap();
+    pool.acquire(&target("b", None, 1), soon()).await.unwrap();
+    pool.acquire(&target("b", None, 2), soon()).await.unwrap();
+    fake.session(2).kill();
+    fake.session(2).closed().await;
+    pool.acquire(&target("c", None, 1), soon()).await.unwrap();
+    pool.take(|_| true).finish(Duration::ZERO).await;
+    pool.acquire(&target("d", None, 1), soon()).await.unwrap();
+    fake.session(4).closed().await;
+    let figures = pool.figures();
+    let counts: Vec<_> = figures.departures.into_iter().collect();
+    let expected = ["died", "evicted", "idle", "superseded", "taken"].map(|reason| (reason, 1));
+    assert_eq!(counts, expected);
+    assert_eq!(figures.starts, 5);
+}

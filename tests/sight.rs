@@ -1,0 +1,122 @@
+//! What the operator sees of the work: the line that closes every task, the figures, the trace.
+
+mod ground;
+
+use ground::{Daemon, Ground, call, wait_for};
+use serde_json::{Value, json};
+
+/// The log records of ended tasks and refused lines, once there are so many, without their times.
+fn closing_lines(daemon: &Daemon, count: usize) -> Vec<Value> {
+    let read = |stderr: &str| -> Vec<Value> {
+        let records = stderr.lines().map(|line| {
+            serde_json::from_str::<Value>(line).unwrap_or_else(|_| panic!("no JSON: {line}"))
+        });
+        let closing = records.filter(|record| record["target"] == "mcp_client::task");
+        closing.map(|record| record["fields"].clone()).collect()
+    };
+    let mut lines = wait_for("the closing lines", || {
+        Some(read(&daemon.stderr())).filter(|lines| lines.len() >= count)
+    });
+    assert_eq!(lines.len(), count, "{lines:#?}");
+    for line in &mut lines {
+        let fields = line.as_object_mut().expect("fields");
+        let duration = fields.remove("duration_ms");
+        assert!(
+            duration.is_none_or(|ms| ms.is_u64()),
+            "a duration is a number of milliseconds"
+        );
+    }
+    lines
+}
+
+#[test]
+fn every_task_closes_with_one_line_that_tells_what_became_of_it() {
+    let ground = Ground::new();
+    ground.set("log_level", "warn,mcp_client::task=info");
+    ground.set("log_format", "json");
+    let failed = r#"{"content":[{"type":"text","text":"no"}],"isError":true}"#;
+    let script = json!({"on": {
+        "tools/call:fails": [{"do": "result", "text": failed}],
+        "tools/call:hang": [{"do": "hang"}],
+    }});
+    let fake = ground.stdio("books", script, |row| {
+        row.public();
+    });
+    ground.stdio(
+        "ghost",
+        json!({"on": {"start": [{"do": "exit", "code": 3}]}}),
+        |row| {
+            row.public();
+        },
+    );
+    let secret = ground.canary("argument");
+    let mut daemon = ground.daemon();
+
+    daemon
+        .ask("alice", call("Books", "echo", json!({"q": secret})))
+        .ok();
+    daemon
+        .ask(
+            "",
+            json!({"action": "call_tool", "name": "mcp_books_fails", "result": "mcp"}),
+        )
+        .ok();
+    daemon
+        .ask("alice", call("books", "no-such", json!({})))
+        .failure("tool_not_found");
+    let refused = daemon.ask("alice", call("ghost", "x", json!({})));
+    let phase = refused.failure("connect_failed")["phase"].clone();
+    let hanging = daemon.send("alice", call("books", "hang", json!({})));
+    fake.wait_for_requests("tools/call:hang", 1);
+    let cancel = json!({"command": "cancel", "params": {"target": "task-5"}});
+    daemon.command(cancel);
+    daemon.answer(&hanging).failure("cancelled");
+    daemon.ask("alice", json!({"action": "list_servers"})).ok();
+    daemon.line(b"no JSON");
+
+    let task = |id: &str, action: &str, rest: Value| {
+        let mut line = json!({"message": "a task has ended", "task": id, "action": action});
+        let rest = rest.as_object().expect("an object").clone();
+        line.as_object_mut().expect("an object").extend(rest);
+        line
+    };
+    let expected = [
+        task(
+            "task-1",
+            "call_tool",
+            json!({"user": "alice", "server": "books", "tool": "echo", "phase": "call", "outcome": "ok"}),
+        ),
+        task(
+            "task-2",
+            "call_tool",
+            json!({"server": "books", "tool": "fails", "phase": "call", "outcome": "tool_error"}),
+        ),
+        task(
+            "task-3",
+            "call_tool",
+            json!({"user": "alice", "server": "books", "tool": "no-such", "phase": "list", "outcome": "tool_not_found"}),
+        ),
+        task(
+            "task-4",
+            "call_tool",
+            json!({"user": "alice", "server": "ghost", "tool": "x", "phase": phase, "outcome": "connect_failed"}),
+        ),
+        task(
+            "task-5",
+            "call_tool",
+            json!({"user": "alice", "server": "books", "tool": "hang", "phase": "call", "outcome": "cancelled"}),
+        ),
+        task(
+            "task-7",
+            "list_servers",
+            json!({"user": "alice", "phase": "resolve", "outcome": "ok"}),
+        ),
+        json!({"message": "a line was refused", "task": "null", "outcome": "invalid_json"}),
+    ];
+    let lines = closing_lines(&daemon, expected.len());
+    for (line, expected) in lines.iter().zip(&expected) {
+        assert_eq!(line, expected);
+    }
+    assert!(!daemon.stderr().contains(&secret));
+    daemon.finish();
+}
