@@ -405,4 +405,4 @@ pub fn ascii(line: Rope) -> Rope {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;
