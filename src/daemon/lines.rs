@@ -3,6 +3,8 @@
 //! Nothing else can write to stdout: [`claim_stdout`] takes it away before anything runs, and what a
 //! stray `println!` prints goes to stderr.
 
+#[cfg(test)]
+mod fuzz;
 mod input;
 mod output;
 #[cfg(test)]

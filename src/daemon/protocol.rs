@@ -417,4 +417,4 @@ pub fn ascii(line: Rope) -> Rope {
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

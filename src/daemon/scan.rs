@@ -7,8 +7,8 @@ use super::protocol::TaskId;
 /// Longer ids are not kept of a line that is thrown away.
 const LONGEST_ID: usize = 4096;
 
-/// Reads a line piece by piece and remembers the value of its top-level member `task_id`, the first
-/// where there are several. Holds no more than one key or id at a time.
+/// Reads a line piece by piece and remembers the value of its top-level member `task_id` (or `taskId`), the
+/// first where there are several. Holds no more than one key or id at a time.
 #[derive(Debug, Default)]
 pub struct Scan {
     depth: usize,
@@ -65,7 +65,9 @@ impl Scan {
     fn end_string(&mut self) {
         self.string = None;
         match std::mem::take(&mut self.keeping) {
-            Keeping::Key => self.is_id = self.token == b"\"task_id\"",
+            Keeping::Key => {
+                self.is_id = [&b"\"task_id\""[..], b"\"taskId\""].contains(&&self.token[..]);
+            }
             Keeping::Text => self.take_id(),
             Keeping::Nothing | Keeping::Number => {}
         }
@@ -175,6 +177,8 @@ mod tests {
             ),
             (r#"{"task_id":-12.5e3,"#, "-12.5e3"),
             (r#"{"task_id":7"#, "7"),
+            (r#"{"x":1,"taskId":"a","x":"#, r#""a""#),
+            (r#"{"TaskId":1,"task_ids":2}"#, "null"),
             (r#"{"task_id":7}"#, "7"),
             (r#"{"x":"\"task_id\":1","task_id":2}"#, "2"),
             (r#"{"x":"task_id","y":3}"#, "null"),

@@ -5,6 +5,8 @@ pub mod deadline;
 pub mod definition;
 pub mod error;
 pub mod event;
+#[cfg(test)]
+pub(crate) mod fuzz;
 pub mod json;
 pub mod naming;
 pub mod redact;

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::model::fuzz::Members;
 
 fn read(line: &str) -> (String, Result<Command, Failure>) {
     let (task, command) = parse(&Bytes::copy_from_slice(line.as_bytes()));
@@ -290,22 +291,63 @@ fn no_line_but_an_answer_has_the_members_of_an_answer() {
     }
 }
 
+/// F1: no line makes the reader panic, what is no JSON is told so, and the id comes back as it came:
+/// all of it against a reading of the line member by member.
+pub(in crate::daemon) fn check_line(line: &[u8]) {
+    let bytes = Bytes::copy_from_slice(line);
+    let (task, command) = parse(&bytes);
+    let code = command.as_ref().err().map(|failure| failure.code);
+    let is_json = serde_json::from_slice::<&RawValue>(line).is_ok();
+    assert_eq!(!is_json, code == Some(ErrorCode::InvalidJson));
+    assert!(TaskId::read(task.raw().clone()).is_some() || task == TaskId::default());
+    if let Ok(members) = serde_json::from_slice::<Members>(line) {
+        check_id(&bytes, &task, &members.named(&["task_id", "taskId"]));
+    }
+    if let (Ok(value), Ok(command)) = (serde_json::from_slice(line), &command) {
+        assert_eq!(word(&command.verb), word_of(&value));
+    }
+}
+
+fn check_id(line: &Bytes, task: &TaskId, given: &[&str]) {
+    let is_id = |text: &&&str| text.starts_with(['"', '-']) || text.starts_with(char::is_numeric);
+    let first = given.iter().find(is_id).map_or("null", |id| id);
+    match given {
+        [] | [_] => assert_eq!(task.raw(), first),
+        _ => assert!(task.raw() == "null" || given.iter().any(|id| task.raw() == id)),
+    }
+    if !line.contains(&b'\\') {
+        let mut scan = Scan::default();
+        line.chunks(3).for_each(|piece| scan.feed(piece));
+        assert_eq!(scan.finish().raw(), first, "found without reading the line");
+    }
+}
+
+fn word(verb: &Verb) -> &str {
+    match verb {
+        Verb::Ping => "ping",
+        Verb::Respond => "respond",
+        Verb::Exit => "exit",
+        Verb::Cancel { .. } => "cancel",
+        Verb::Invoke { action, .. } => action,
+    }
+}
+
+/// What docs/line-protocol.md says a readable command asks for.
+fn word_of(line: &Value) -> &str {
+    match line["command"].as_str() {
+        None | Some("invoke") => line["params"]["action"].as_str().unwrap_or("list_tools"),
+        Some(word) => word,
+    }
+}
+
 proptest! {
-    /// F1: no line makes the reader panic, and what is no JSON is told so.
     #[test]
     fn any_bytes_are_read(line in proptest::collection::vec(any::<u8>(), 0..200)) {
-        let (_, command) = parse(&Bytes::from(line.clone()));
-        if serde_json::from_slice::<Value>(&line).is_err() {
-            prop_assert_eq!(command.expect_err("no JSON").code, ErrorCode::InvalidJson);
-        }
+        check_line(&line);
     }
 
     #[test]
     fn any_near_json_is_read(line in r#"\{("(task_id|command|params|user|x)":("[a-z]{0,3}"|-?[0-9]{1,3}|null|\{\}|\[\]|true),?){0,5}\}?"#) {
-        let (task, command) = parse(&Bytes::from(line.clone()));
-        let json = serde_json::from_str::<Value>(&line);
-        let told = command.err().map(|failure| failure.code);
-        prop_assert_eq!(json.is_err(), told == Some(ErrorCode::InvalidJson), "{}", line);
-        prop_assert!(TaskId::read(task.raw().clone()).is_some() || task == TaskId::default());
+        check_line(line.as_bytes());
     }
 }
