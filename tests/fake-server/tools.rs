@@ -87,6 +87,8 @@ pub fn call(server: &Arc<Server>, request: &Request, wire: &Arc<dyn Wire>) {
 /// Notes that the tool has run, and with which credential.
 pub fn executed(server: &Server, name: &str, arguments: &Value, wire: &Arc<dyn Wire>) {
     if server.script.journal.is_some() {
+        // Told apart from the rest, which may be too long to note.
+        let marker = arguments["marker"].clone();
         let small = arguments.to_string().len() <= 4096;
         let arguments = if small {
             arguments.clone()
@@ -95,7 +97,7 @@ pub fn executed(server: &Server, name: &str, arguments: &Value, wire: &Arc<dyn W
         };
         server.journal.note(
             "executed",
-            json!({"tool": name, "arguments": arguments, "credential": credential(server, wire)}),
+            json!({"tool": name, "arguments": arguments, "marker": marker, "credential": credential(server, wire)}),
         );
     }
 }
