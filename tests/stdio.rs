@@ -388,6 +388,8 @@ fn a_child_gets_a_small_environment_and_its_template_only() {
         "TERM",
         "GREETING",
         ground::TAG,
+        // The mark by which what it leaves behind is found and ended.
+        "MCP_CLIENT_CONNECTION",
     ];
     for name in &names {
         assert!(

@@ -97,7 +97,7 @@ impl Ground {
                 script,
             ],
         );
-        definition.env("MCP_TEST_GROUND", &self.tag);
+        definition.env(TAG, &self.tag);
         row(&mut definition);
         self.host.add_server(definition.0);
         fake
