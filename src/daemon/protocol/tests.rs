@@ -325,6 +325,7 @@ fn check_id(line: &Bytes, task: &TaskId, given: &[&str]) {
 fn word(verb: &Verb) -> &str {
     match verb {
         Verb::Ping => "ping",
+        Verb::Stats => "stats",
         Verb::Respond => "respond",
         Verb::Exit => "exit",
         Verb::Cancel { .. } => "cancel",
