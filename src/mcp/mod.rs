@@ -2,10 +2,14 @@
 
 mod connector;
 mod family;
+#[cfg(test)]
+mod fuzz;
 mod http;
+mod lines;
 mod process;
 mod session;
 mod shim;
+mod sse;
 mod stdio;
 mod tap;
 mod wire;
