@@ -162,8 +162,10 @@ mod tests {
 
     const MAX: usize = 100;
 
-    /// Events and too large ones in a form that can be compared.
-    fn parsed(pieces: &[&[u8]], max: usize) -> Vec<Result<(Sse, Vec<u8>), Option<CallId>>> {
+    /// An event, or the call of one that is too large, in a form that can be compared.
+    type Parsed = Result<(Sse, Vec<u8>), Option<CallId>>;
+
+    fn parsed(pieces: &[&[u8]], max: usize) -> Vec<Parsed> {
         let mut parser = Parser::new(max);
         let mut events = Vec::new();
         for piece in pieces {
