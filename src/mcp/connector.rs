@@ -494,3 +494,6 @@ fn brief(error: &ClientInitializeError) -> &'static str {
         _ => "an unexpected message came",
     }
 }
+
+#[cfg(test)]
+mod tests;

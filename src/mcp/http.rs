@@ -3,13 +3,12 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use base64::Engine as _;
 use bytes::{Bytes, BytesMut};
-use futures::StreamExt;
 use futures::stream::{self, BoxStream};
+use futures::{Stream, StreamExt};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 pub(super) use reqwest::Client;
 use reqwest::{Response, redirect};
@@ -17,8 +16,9 @@ use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJso
 use rmcp::transport::streamable_http_client::{
     SseError, StreamableHttpClient, StreamableHttpError, StreamableHttpPostResponse,
 };
-use sse_stream::{Sse, SseStream};
+use sse_stream::Sse;
 
+use super::sse::{Event, Parser};
 use super::tap::{RawCall, Slot, Tap, wire_id};
 use super::wire::{Answer, CallId, MAX_MESSAGE};
 use crate::model::error::{ErrorCode, Failure, Outcome};
@@ -170,7 +170,7 @@ impl TappedHttp {
             return self.fail(Some(asked), failure.outcome(Outcome::Unknown));
         }
         if media_type(response.headers()) == "text/event-stream" {
-            let events = self.events(response, Some(asked.id));
+            let events = events(response.bytes_stream(), self.tap.clone(), Some(asked.id));
             return Ok(StreamableHttpPostResponse::Sse(events, session));
         }
         match body(response, MAX_MESSAGE).await {
@@ -235,28 +235,6 @@ impl TappedHttp {
         self.fail(Some(asked), refusal(status, &headers, &text))
     }
 
-    /// The events of a response, each seen by the tap first.
-    fn events(&self, response: Response, reply_to: Option<CallId>) -> Events {
-        let pending = Arc::new(AtomicUsize::new(0));
-        let seen = pending.clone();
-        let bytes = response.bytes_stream().map(move |chunk| {
-            let chunk = chunk.map_err(std::io::Error::other)?;
-            match seen.fetch_add(chunk.len(), Ordering::Relaxed) {
-                length if length > MAX_MESSAGE => {
-                    Err(std::io::Error::other("an event is too large"))
-                }
-                _ => Ok(chunk),
-            }
-        });
-        let tap = self.tap.clone();
-        SseStream::from_bytes_stream(bytes)
-            .flat_map(move |event| {
-                pending.store(0, Ordering::Relaxed);
-                stream::iter(tapped(&tap, event, reply_to))
-            })
-            .boxed()
-    }
-
     async fn get(
         &self,
         uri: &str,
@@ -277,7 +255,7 @@ impl TappedHttp {
             _ if media_type(response.headers()) != "text/event-stream" => {
                 Err(StreamableHttpError::ServerDoesNotSupportSse)
             }
-            _ => Ok(self.events(response, None)),
+            _ => Ok(events(response.bytes_stream(), self.tap.clone(), None)),
         }
     }
 }
@@ -331,33 +309,46 @@ pub(super) fn was_refused(error: &(dyn std::error::Error + 'static)) -> bool {
     )
 }
 
-/// What rmcp sees of one event: what concerns it, under the event's id so that it can resume.
-fn tapped(
-    tap: &Tap,
-    event: Result<Sse, SseError>,
+/// The events of a response, each seen by the tap first.
+fn events<E: std::error::Error + Send + Sync + 'static>(
+    bytes: impl Stream<Item = Result<Bytes, E>> + Send + 'static,
+    tap: Arc<Tap>,
     reply_to: Option<CallId>,
-) -> Vec<Result<Sse, SseError>> {
-    let mut event = match event {
-        Ok(event) => event,
-        Err(error) => return vec![Err(error)],
+) -> Events {
+    let mut parser = Parser::new(MAX_MESSAGE);
+    let tapped = move |piece: Result<Bytes, E>| {
+        let mut events = Vec::new();
+        let broken = piece.map(|piece| parser.feed(&piece, &mut events)).err();
+        let seen = events
+            .into_iter()
+            .flat_map(|event| tapped(&tap, event, reply_to));
+        let broken = broken.map(|error| Err(SseError::Body(Box::new(error))));
+        stream::iter(seen.map(Ok).chain(broken).collect::<Vec<_>>())
     };
+    bytes.flat_map(tapped).boxed()
+}
+
+/// What rmcp sees of one event: what concerns it, under the event's id so that it can resume.
+fn tapped(tap: &Tap, event: Event, reply_to: Option<CallId>) -> Vec<Sse> {
     let mut messages = VecDeque::new();
-    if let Some(data) = event.data.take().filter(|data| !data.trim().is_empty()) {
-        tap.incoming(&Bytes::from(data), reply_to, &mut messages);
-    }
+    let head = match event {
+        Event::Whole { head, data } => {
+            if !data.trim_ascii().is_empty() {
+                tap.incoming(&data.into(), reply_to, &mut messages);
+            }
+            head
+        }
+        Event::TooLarge(id) => {
+            messages.extend(tap.settle_some(reply_to.or(id), Answer::TooLarge));
+            Sse::default()
+        }
+    };
     let texts = messages
         .iter()
         .filter_map(|message| serde_json::to_string(message).ok());
-    let mut events: Vec<_> = texts
-        .map(|text| {
-            Ok(Sse {
-                data: Some(text),
-                ..event.clone()
-            })
-        })
-        .collect();
-    if events.is_empty() && (event.id.is_some() || event.retry.is_some()) {
-        events.push(Ok(event));
+    let mut events: Vec<_> = texts.map(|text| head.clone().data(text)).collect();
+    if events.is_empty() && (head.id.is_some() || head.retry.is_some()) {
+        events.push(head);
     }
     events
 }
@@ -523,3 +514,6 @@ fn root_cause(error: &reqwest::Error) -> String {
     }
     cause.to_string()
 }
+
+#[cfg(test)]
+mod tests;

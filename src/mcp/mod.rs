@@ -2,11 +2,15 @@
 
 mod connector;
 mod family;
+#[cfg(test)]
+mod fuzz;
 mod http;
+mod lines;
 mod noise;
 mod process;
 mod session;
 mod shim;
+mod sse;
 mod stdio;
 mod tap;
 mod wire;

@@ -580,3 +580,56 @@ async fn post_mortem(name: &str, link: &Link, was_closed: bool) -> Failure {
     };
     process.explain(failure)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The tools as text, the next cursor, and how many warnings there were.
+    fn taken(page: &str) -> Result<(Vec<String>, Option<String>, usize), String> {
+        let page = RawJson::parse(page.to_owned().into()).expect(page);
+        let mut listed = ListedTools::default();
+        let next = take_page(&page, &mut listed)?;
+        let tools = listed.tools.iter().map(|tool| format!("{tool:?}"));
+        Ok((tools.collect(), next, listed.warnings.len()))
+    }
+
+    #[test]
+    fn tools_of_a_page_are_kept_as_they_came() {
+        let odd = r#"{"x":1e2,"name":"a","x":"\ud800"}"#;
+        let page = format!(r#"{{"ttlMs":0,"tools":[{odd},null,7],"nextCursor":"c"}}"#);
+        let tools = vec![odd.to_owned(), "null".into(), "7".into()];
+        assert_eq!(taken(&page), Ok((tools, Some("c".into()), 0)));
+    }
+
+    #[test]
+    fn only_an_absent_cursor_ends_a_list_quietly() {
+        for (cursor, next, warnings) in [
+            ("", None, 0),
+            (r#","nextCursor":null"#, None, 0),
+            (r#","nextCursor":"""#, Some(""), 0),
+            (r#","nextCursor":"\u0000 /é""#, Some("\0 /é"), 0),
+            (r#","nextCursor":7"#, None, 1),
+            (r#","nextCursor":{}"#, None, 1),
+            (r#","nextCursor":false"#, None, 1),
+        ] {
+            let read = taken(&format!(r#"{{"tools":[]{cursor}}}"#));
+            let expected = (Vec::new(), next.map(str::to_owned), warnings);
+            assert_eq!(read, Ok(expected), "{cursor}");
+        }
+    }
+
+    #[test]
+    fn a_page_without_a_list_of_tools_is_refused() {
+        for page in [
+            "{}",
+            "[]",
+            "null",
+            r#"{"tools":null}"#,
+            r#"{"tools":{}}"#,
+            r#"{"tools":"x"}"#,
+        ] {
+            assert!(taken(page).is_err(), "{page}");
+        }
+    }
+}

@@ -15,12 +15,13 @@ use rmcp::transport::Transport;
 use tokio::net::unix::pipe;
 use tokio::sync::{Notify, watch};
 
+use super::lines::{GIVE_UP, Line, Splitter};
 use super::process::Pipes;
 use super::tap::{RawCall, Slot, Tap};
-use super::wire::{Answer, IdScan, MAX_MESSAGE};
+use super::wire::{Answer, MAX_MESSAGE};
 
-/// Bytes that may wait for a child that does not read, and those of a line that does not end.
-const MAX_BACKLOG: usize = 4 * MAX_MESSAGE;
+/// Bytes that may wait for a child that does not read.
+const MAX_BACKLOG: usize = GIVE_UP * MAX_MESSAGE;
 
 pub(super) struct StdioTransport {
     tap: Arc<Tap>,
@@ -227,128 +228,43 @@ async fn empty(outbox: Arc<Outbox>) {
     }
 }
 
-enum Line {
-    Whole(Bytes),
-    /// Longer than [`MAX_MESSAGE`]: discarded, but for the id of the call it would have answered.
-    TooLong(Option<u64>),
-}
-
-/// Splits the child's stdout into lines. Cancel-safe: all state is in the struct.
+/// The lines of the child's stdout. Cancel-safe: all state is in the struct.
 struct LineReader {
     pipe: pipe::Receiver,
-    buffer: BytesMut,
-    /// How much of the buffer is known to hold no line break.
-    searched: usize,
-    discarding: Option<Discarding>,
-    ended: bool,
-}
-
-/// A line that is too long to keep.
-#[derive(Default)]
-struct Discarding {
-    scan: IdScan,
-    length: usize,
-    /// Its call has been named already.
-    told: bool,
-}
-
-impl Discarding {
-    fn feed(&mut self, part: &[u8]) {
-        self.length += part.len();
-        self.scan.feed(part);
-    }
-
-    /// The call to fail, as soon as it is known, and once.
-    fn tell(&mut self, at_end: bool) -> Option<Line> {
-        let id = self.scan.found();
-        let tells = !self.told && (at_end || id.is_some());
-        self.told |= tells;
-        tells.then_some(Line::TooLong(id))
-    }
+    splitter: Splitter,
 }
 
 impl LineReader {
-    const CHUNK: usize = 64 * 1024;
-
     fn new(pipe: pipe::Receiver) -> Self {
         Self {
             pipe,
-            buffer: BytesMut::new(),
-            searched: 0,
-            discarding: None,
-            ended: false,
+            splitter: Splitter::new(MAX_MESSAGE),
         }
     }
 
     /// The next line without its line break; `None` when the child has closed its stdout.
     async fn next(&mut self) -> Option<Line> {
         loop {
-            if let Some(line) = self.split() {
+            if let Some(line) = self.splitter.next() {
                 return Some(line);
             }
-            if self.ended {
+            if self.splitter.has_ended() {
                 return None;
             }
             self.read().await;
         }
     }
 
-    fn split(&mut self) -> Option<Line> {
-        while let Some(at) = memchr::memchr(b'\n', &self.buffer[self.searched..]) {
-            let mut line = self.buffer.split_to(self.searched + at + 1);
-            self.searched = 0;
-            line.truncate(line.len() - 1);
-            if let Some(line) = self.finish(line) {
-                return Some(line);
-            }
-        }
-        self.searched = self.buffer.len();
-        if self.buffer.len() > MAX_MESSAGE || self.discarding.is_some() {
-            self.searched = 0;
-            return self.discard();
-        }
-        if self.ended && !self.buffer.is_empty() {
-            self.searched = 0;
-            let line = self.buffer.split();
-            return self.finish(line);
-        }
-        None
-    }
-
-    /// Gives the beginning of a line up; a line that does not end gives the server up.
-    fn discard(&mut self) -> Option<Line> {
-        let part = self.buffer.split();
-        if self.buffer.capacity() > MAX_MESSAGE {
-            self.buffer = BytesMut::new();
-        }
-        let discarding = self.discarding.get_or_insert_default();
-        discarding.feed(&part);
-        self.ended |= discarding.length > MAX_BACKLOG;
-        discarding.tell(self.ended)
-    }
-
-    /// `None`: the call of this line has been named already.
-    fn finish(&mut self, line: BytesMut) -> Option<Line> {
-        if self.discarding.is_none() && line.len() <= MAX_MESSAGE {
-            return Some(Line::Whole(line.freeze()));
-        }
-        let mut discarding = self.discarding.take().unwrap_or_default();
-        discarding.feed(&line);
-        discarding.tell(true)
-    }
-
     async fn read(&mut self) {
         if self.pipe.readable().await.is_err() {
-            self.ended = true;
+            self.splitter.end();
             return;
         }
-        // Doubling while a long line grows keeps the copying linear.
-        self.buffer.reserve(Self::CHUNK.max(self.buffer.len()));
-        match self.pipe.try_read_buf(&mut self.buffer) {
-            Ok(0) => self.ended = true,
+        match self.pipe.try_read_buf(self.splitter.room()) {
+            Ok(0) => self.splitter.end(),
             Ok(_) => {}
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => self.ended = true,
+            Err(_) => self.splitter.end(),
         }
     }
 }
@@ -358,8 +274,6 @@ mod tests {
     use std::fs::File;
     use std::io::Write as _;
     use std::os::fd::OwnedFd;
-
-    use proptest::prelude::*;
 
     use super::*;
 
@@ -386,52 +300,6 @@ mod tests {
         )
     }
 
-    async fn all(mut lines: LineReader) -> Vec<Vec<u8>> {
-        let mut read = Vec::new();
-        while let Some(line) = lines.next().await {
-            match line {
-                Line::Whole(line) => read.push(line.to_vec()),
-                Line::TooLong(_) => panic!("no line is that long"),
-            }
-        }
-        read
-    }
-
-    proptest! {
-        #[test]
-        fn the_lines_are_the_same_whatever_the_chunks(
-            lines in prop::collection::vec("[a-z\"{}]{0,40}", 0..20),
-            size in 1_usize..50,
-        ) {
-            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-            let read = runtime.block_on(async {
-                let (mut pipe, mut reader) = reader();
-                let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
-                let mut read = Vec::new();
-                for chunk in text.as_bytes().chunks(size) {
-                    pipe.write_all(chunk).expect("room in the pipe");
-                    while let Some(Some(Line::Whole(line))) =
-                        futures::FutureExt::now_or_never(reader.next())
-                    {
-                        read.push(line.to_vec());
-                    }
-                }
-                drop(pipe);
-                read.extend(all(reader).await);
-                read
-            });
-            prop_assert_eq!(read, lines.iter().map(|line| line.as_bytes().to_vec()).collect::<Vec<_>>());
-        }
-    }
-
-    #[tokio::test]
-    async fn a_last_line_without_its_end_is_a_line() {
-        let (mut pipe, reader) = reader();
-        pipe.write_all(b"one\ntwo").expect("room in the pipe");
-        drop(pipe);
-        assert_eq!(all(reader).await, [b"one", b"two"]);
-    }
-
     #[tokio::test]
     async fn a_line_that_is_too_long_names_its_call_and_the_next_is_read() {
         let (mut pipe, mut reader) = reader();
@@ -443,7 +311,7 @@ mod tests {
         });
         assert!(matches!(reader.next().await, Some(Line::TooLong(Some(12)))));
         assert!(matches!(reader.next().await, Some(Line::Whole(line)) if &line[..] == b"next"));
-        assert!(reader.buffer.capacity() <= 2 * MAX_MESSAGE);
+        assert!(reader.splitter.capacity() <= 2 * MAX_MESSAGE);
         writer.join().expect("the writer").expect("all is written");
     }
 

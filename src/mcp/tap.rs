@@ -14,12 +14,13 @@ use rmcp::model::{
     JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult,
 };
 use serde::Deserialize;
+use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::noise::Noise;
-use super::wire::{Answer, CallId, Frame, frames};
+use super::wire::{Answer, CallId, Frame, call_id, frames};
 use crate::model::event::{Event, EventSink};
 use crate::model::json::RawJson;
 
@@ -309,15 +310,15 @@ impl Tap {
 
     fn progress(&self, params: Option<RawJson>) {
         #[derive(Deserialize)]
-        struct Progress {
-            #[serde(rename = "progressToken")]
-            token: Value,
+        struct Progress<'a> {
+            #[serde(borrow, rename = "progressToken")]
+            token: &'a RawValue,
         }
         let Some(params) = params else { return };
         let token = params
             .read::<Progress>()
             .ok()
-            .and_then(|progress| progress.token.as_u64());
+            .and_then(|progress| call_id(progress.token.get()));
         let slot = token.and_then(|token| lock(&self.calls).get(&token).cloned());
         match slot {
             Some(slot) => slot.progress(params),
@@ -428,3 +429,6 @@ fn strict_error(error: &Value) -> Value {
     }
     strict
 }
+
+#[cfg(test)]
+pub(super) mod tests;

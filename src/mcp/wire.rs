@@ -128,12 +128,18 @@ fn broken(id: Option<CallId>, reason: String) -> Frame {
     answer(id, Answer::Broken(reason))
 }
 
+/// No id of ours is written longer, however oddly.
+const LONGEST_ID: usize = 24;
+
 /// Our ids are integers; servers send them back as `7`, `"7"` and `7.0`.
-fn call_id(text: &str) -> Option<CallId> {
+pub(super) fn call_id(text: &str) -> Option<CallId> {
     let text = text
         .strip_prefix('"')
         .and_then(|text| text.strip_suffix('"'))
         .unwrap_or(text);
+    if text.len() > LONGEST_ID {
+        return None;
+    }
     let text = text.split_once('.').map_or(text, |(whole, fraction)| {
         if fraction.bytes().all(|byte| byte == b'0') {
             whole
@@ -202,8 +208,7 @@ impl IdScan {
     }
 
     fn collect(&mut self, byte: u8) {
-        const LONGEST: usize = 24;
-        if self.depth == 1 && self.token.len() < LONGEST {
+        if self.depth == 1 && self.token.len() <= LONGEST_ID {
             self.token.push(byte);
         }
     }
@@ -221,8 +226,142 @@ impl IdScan {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::model::fuzz::Members;
+
+    /// F3: a message means what a reading member by member says, and one that cannot be used strikes
+    /// only the call whose id it holds.
+    pub(in crate::mcp) fn check_frames(text: &[u8]) {
+        let bytes = Bytes::copy_from_slice(text);
+        let seen = all(&bytes);
+        let text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+        if let Ok(batch) = serde_json::from_slice::<Vec<&RawValue>>(text) {
+            let alone = batch.iter().map(|part| {
+                all(&Bytes::copy_from_slice(
+                    part.get().trim_start_matches('\u{feff}').as_bytes(),
+                ))
+            });
+            let is_nested = batch.iter().any(|part| part.get().starts_with('['));
+            assert!(
+                is_nested
+                    || format!("{seen:?}") == format!("{:?}", alone.flatten().collect::<Vec<_>>())
+            );
+            return;
+        }
+        assert_eq!(seen.len(), 1);
+        let id = scanned(text);
+        match serde_json::from_slice::<Members>(text) {
+            Ok(members) => {
+                let expected = meaning(&members, id);
+                assert_eq!(shape(&seen[0]), expected);
+                if !text.contains(&b'\\') {
+                    let mut ids = members.named(&["id"]).into_iter();
+                    assert_eq!(id, ids.find_map(slow_id));
+                }
+            }
+            Err(_) => assert_eq!(
+                shape(&seen[0]),
+                id.map_or(Shape::Noise, |id| Shape::Broken(Some(id)))
+            ),
+        }
+    }
+
+    fn all(text: &Bytes) -> Vec<Frame> {
+        let mut all = Vec::new();
+        frames(text, |frame| all.push(frame));
+        all
+    }
+
+    fn scanned(text: &[u8]) -> Option<CallId> {
+        let mut scan = IdScan::default();
+        text.chunks(3).for_each(|part| scan.feed(part));
+        assert_eq!(scan.found(), IdScan::of(text));
+        scan.found()
+    }
+
+    #[derive(Debug, PartialEq)]
+    enum Shape {
+        Result(Option<CallId>, String),
+        Error(Option<CallId>, String),
+        Broken(Option<CallId>),
+        Call(String, bool, Option<String>),
+        Noise,
+    }
+
+    fn shape(frame: &Frame) -> Shape {
+        let text = |raw: &RawJson| format!("{raw:?}");
+        match frame {
+            Frame::Answer {
+                id,
+                answer: Answer::Result(raw),
+            } => Shape::Result(*id, text(raw)),
+            Frame::Answer {
+                id,
+                answer: Answer::Error(raw),
+            } => Shape::Error(*id, text(raw)),
+            Frame::Answer { id, .. } => Shape::Broken(*id),
+            Frame::Call {
+                method,
+                is_request,
+                params,
+                ..
+            } => Shape::Call(method.clone(), *is_request, params.as_ref().map(text)),
+            Frame::Noise => Shape::Noise,
+        }
+    }
+
+    fn meaning(members: &Members, scanned: Option<CallId>) -> Shape {
+        let unreadable = || scanned.map_or(Shape::Noise, |id| Shape::Broken(Some(id)));
+        let known = ["id", "method", "params", "result", "error"];
+        if known.iter().any(|name| members.named(&[name]).len() > 1) {
+            return unreadable();
+        }
+        let [id, method, params, result, error] = known.map(|name| members.named(&[name]).pop());
+        let flat = |text: &str| text.replace(['\n', '\r'], " ");
+        let Ok(method) = serde_json::from_str::<Option<String>>(method.unwrap_or("null")) else {
+            return unreadable();
+        };
+        if let Some(method) = method {
+            return Shape::Call(method, id.is_some(), params.map(flat));
+        }
+        let id = id.and_then(slow_id);
+        match (result, error.filter(|error| *error != "null")) {
+            (Some(result), None) => Shape::Result(id, flat(result)),
+            (None, Some(error)) => Shape::Error(id, flat(error)),
+            (None, None) if id.is_none() => Shape::Noise,
+            _ => Shape::Broken(id),
+        }
+    }
+
+    /// An integer, however it is written.
+    fn slow_id(text: &str) -> Option<CallId> {
+        let text = text.trim_matches('"');
+        let digits = text.split_once('.').map_or(text, |(whole, fraction)| {
+            if fraction.trim_matches('0').is_empty() {
+                whole
+            } else {
+                text
+            }
+        });
+        digits.parse().ok().filter(|_| text.len() <= LONGEST_ID)
+    }
+
+    #[test]
+    fn an_id_that_was_cut_is_no_id() {
+        for (id, expected) in [
+            ("12", Some(12)),
+            ("\"0000000000000000000000012\"", None),
+            ("\"000000000000000000000012\"", Some(12)),
+            ("7.00000000000000000000000009", None),
+            ("7.0000000000000000000000", Some(7)),
+            ("18446744073709551616", None),
+        ] {
+            let text = format!("{{\"id\":{id},\"result\":1}}");
+            assert_eq!(IdScan::of(text.as_bytes()), expected, "{id}");
+            assert_eq!(result_of(&text).0, expected, "{id}");
+        }
+    }
 
     fn one(text: &str) -> Frame {
         bytes_of(text.as_bytes())

@@ -179,6 +179,9 @@ fn looks_hashed(name: &str) -> bool {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use std::collections::{HashMap, HashSet};
 
@@ -280,16 +283,14 @@ mod tests {
         ]
     }
 
-    fn catalogue() -> impl Strategy<Value = HashMap<String, HashSet<String>>> {
+    fn catalogue() -> impl Strategy<Value = Catalogue> {
         let tools = prop::collection::hash_set(name(), 1..8);
         prop::collection::hash_map(name(), tools, 1..8)
     }
 
-    fn names(
-        namer: &Namer,
-        form: Naming,
-        servers: &HashMap<String, HashSet<String>>,
-    ) -> Vec<(String, String, String)> {
+    pub(super) type Catalogue = HashMap<String, HashSet<String>>;
+
+    fn names(namer: &Namer, form: Naming, servers: &Catalogue) -> Vec<(String, String, String)> {
         let tools = servers
             .iter()
             .flat_map(|(server, tools)| tools.iter().map(move |tool| (server, tool)));
@@ -301,45 +302,63 @@ mod tests {
             .collect()
     }
 
+    /// F10: every name is legal, unique and fits its server.
+    pub(super) fn check_names(servers: &Catalogue) {
+        let namer = Namer::new(servers.keys().map(String::as_str));
+        for form in FORMS {
+            let mut table = HashMap::new();
+            for (server, tool, name) in names(&namer, form, servers) {
+                assert!((1..=64).contains(&name.len()));
+                assert!(
+                    name.bytes()
+                        .all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-')
+                );
+                assert!(namer.fits(form, &server, &name));
+                let other = table.insert(name, (server, tool));
+                assert!(other.is_none(), "{other:?}");
+            }
+        }
+    }
+
+    /// F10: names do not depend on the order of servers.
+    pub(super) fn check_order(servers: &Catalogue) {
+        let mut order: Vec<_> = servers.keys().map(String::as_str).collect();
+        let one = Namer::new(order.iter().copied());
+        order.sort_unstable();
+        let two = Namer::new(order.iter().rev().copied());
+        for form in FORMS {
+            assert_eq!(names(&one, form, servers), names(&two, form, servers));
+        }
+    }
+
+    /// F10: a new server renames only what falls under its prefix, another tool nothing at all.
+    pub(super) fn check_new(servers: &Catalogue, new: &str) {
+        let before = Namer::new(servers.keys().map(String::as_str));
+        let after = Namer::new(servers.keys().map(String::as_str).chain([new]));
+        for form in FORMS {
+            for (server, tool, name) in names(&before, form, servers) {
+                if after.injected(form, &server, &tool) != name {
+                    assert!(after.fits(form, new, &name), "{server} {tool} {name}");
+                }
+            }
+        }
+    }
+
     proptest! {
         #[test]
         fn every_name_is_legal_unique_and_found_again(servers in catalogue()) {
-            let namer = Namer::new(servers.keys().map(String::as_str));
-            for form in FORMS {
-                let mut table = HashMap::new();
-                for (server, tool, name) in names(&namer, form, &servers) {
-                    prop_assert!((1..=64).contains(&name.len()));
-                    prop_assert!(name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-'));
-                    prop_assert!(namer.fits(form, &server, &name));
-                    let other = table.insert(name, (server, tool));
-                    prop_assert!(other.is_none(), "{other:?}");
-                }
-            }
+            check_names(&servers);
         }
 
         #[test]
         fn names_do_not_depend_on_the_order_of_servers(servers in catalogue()) {
-            let mut order: Vec<_> = servers.keys().map(String::as_str).collect();
-            let one = Namer::new(order.iter().copied());
-            order.sort_unstable();
-            let two = Namer::new(order.iter().rev().copied());
-            for form in FORMS {
-                prop_assert_eq!(names(&one, form, &servers), names(&two, form, &servers));
-            }
+            check_order(&servers);
         }
 
         #[test]
         fn a_new_server_renames_only_what_falls_under_its_prefix(servers in catalogue(), new in name()) {
             prop_assume!(!servers.contains_key(&new));
-            let before = Namer::new(servers.keys().map(String::as_str));
-            let after = Namer::new(servers.keys().map(String::as_str).chain([new.as_str()]));
-            for form in FORMS {
-                for (server, tool, name) in names(&before, form, &servers) {
-                    if after.injected(form, &server, &tool) != name {
-                        prop_assert!(after.fits(form, &new, &name), "{server} {tool} {name}");
-                    }
-                }
-            }
+            check_new(&servers, &new);
         }
     }
 }

@@ -4,11 +4,14 @@
 //! holds it; when the number of known values has doubled, those that nobody holds are forgotten.
 
 mod forms;
+#[cfg(test)]
+mod fuzz;
 mod known;
 #[cfg(test)]
 mod tests;
 
 use std::borrow::Cow;
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, PoisonError, RwLock, RwLockReadGuard};
 
 use regex::Regex;
@@ -106,21 +109,25 @@ fn scrub_value(known: &Known, value: &mut Value) {
 }
 
 fn scrub_with<'a>(known: &Known, text: &'a str) -> Cow<'a, str> {
-    let mut scrubbed = mask_headers(text);
-    // A mask next to what stood around it can read like another secret. Each round takes at least
-    // six bytes for three, so the rounds end.
-    while let Some(masked) = mask_secrets(known, &scrubbed) {
+    let mut scrubbed = Cow::Borrowed(text);
+    // A mask next to what stood around it can read like another secret, and a header's value can
+    // reach beyond it. Each round takes at least six bytes for three, or makes a value a mask for
+    // good, so the rounds end.
+    while let Some(masked) = mask_once(known, &scrubbed) {
         scrubbed = Cow::Owned(masked);
     }
     scrubbed
 }
 
-/// `None`: nothing found.
-fn mask_secrets(known: &Known, text: &str) -> Option<String> {
-    let found = known.find(text);
+/// `None`: nothing found. Secrets and headers are looked for in the same text: neither mask may hide
+/// a part of the other and leave the rest.
+fn mask_once(known: &Known, text: &str) -> Option<String> {
+    let mut found = known.find(text);
+    found.extend(header_values(text));
     if found.is_empty() {
         return None;
     }
+    found.sort_unstable_by_key(|range| range.start);
     let mut masked = String::with_capacity(text.len());
     let mut done = 0;
     for range in found {
@@ -136,15 +143,19 @@ fn mask_secrets(known: &Known, text: &str) -> Option<String> {
 
 /// Credentials that say themselves what they are, known to us or not.
 static HEADERS: LazyLock<Option<Regex>> = LazyLock::new(|| {
-    let name = r#"(?i)\b(?P<name>(?:proxy-)?authorization|x-api-key|(?:set-)?cookie)(?P<is>\\?"?\s*[:=]\s*\\?"?)"#;
+    let name =
+        r#"(?i)\b(?:(?:proxy-)?authorization|x-api-key|(?:set-)?cookie)\\?"?\s*[:=]\s*\\?"?"#;
     let scheme = r#"(?:(?:bearer|basic|token|negotiate|apikey)\s+)?[^\s"'\\,;]+"#;
     let rest = r#"(?:digest\s[^\r\n"\\]+|[^\s"'\\,;=]+=[^\r\n"\\]+)"#;
-    Regex::new(&format!("{name}(?:{rest}|{scheme})")).ok()
+    Regex::new(&format!("{name}(?P<value>{rest}|{scheme})")).ok()
 });
 
-fn mask_headers(text: &str) -> Cow<'_, str> {
-    match &*HEADERS {
-        Some(headers) => headers.replace_all(text, format!("${{name}}${{is}}{MASK}")),
-        None => Cow::Borrowed(text),
-    }
+fn header_values(text: &str) -> impl Iterator<Item = Range<usize>> {
+    let headers = HEADERS.as_ref().into_iter();
+    let values = headers
+        .flat_map(move |headers| headers.captures_iter(text))
+        .filter_map(|header| header.name("value"));
+    values
+        .filter(|value| value.as_str() != MASK)
+        .map(|value| value.range())
 }

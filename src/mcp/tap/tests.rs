@@ -1,0 +1,341 @@
+use std::collections::BTreeMap;
+
+use rmcp::model::{
+    CancelledNotification, CancelledNotificationParam, ClientCapabilities, CustomRequest,
+    Implementation, InitializeRequest, InitializeRequestParams,
+};
+
+use super::*;
+
+/// Sends a raw call under rmcp's id; returns it and the line for the wire.
+pub(in crate::mcp) fn call(tap: &Tap, id: i64, events: Option<EventSink>) -> (Arc<Slot>, Value) {
+    let params = Bytes::from_static(br#""name":"t""#);
+    let slot = Slot::new(
+        "tools/call",
+        Some("t".into()),
+        params,
+        "books".into(),
+        events,
+    );
+    let mut request = CustomRequest::new("tools/call", None);
+    request.extensions.insert(RawCall(slot.clone()));
+    let request = ClientRequest::CustomRequest(request);
+    let message = ClientJsonRpcMessage::request(request, RequestId::Number(id));
+    (slot, sent(tap, &message))
+}
+
+fn sent(tap: &Tap, message: &ClientJsonRpcMessage) -> Value {
+    let line = tap.outgoing(message).expect("a line");
+    serde_json::from_slice(&line).expect("JSON")
+}
+
+/// Sends `initialize` under rmcp's id; returns the line for the wire.
+pub(in crate::mcp) fn initialize(tap: &Tap, id: i64) -> Value {
+    let identity = Implementation::new("mcp-client", "1");
+    let params = InitializeRequestParams::new(ClientCapabilities::default(), identity);
+    let request = ClientRequest::InitializeRequest(InitializeRequest::new(params));
+    sent(
+        tap,
+        &ClientJsonRpcMessage::request(request, RequestId::Number(id)),
+    )
+}
+
+/// What rmcp is told of a message of the server.
+pub(in crate::mcp) fn told(tap: &Tap, text: &str, reply_to: Option<CallId>) -> Vec<Value> {
+    let mut out = VecDeque::new();
+    tap.incoming(&Bytes::copy_from_slice(text.as_bytes()), reply_to, &mut out);
+    let told = out.iter().map(serde_json::to_value);
+    told.collect::<Result<_, _>>().expect("JSON")
+}
+
+fn answered(slot: &Slot) -> Option<String> {
+    slot.answer().map(|answer| format!("{answer:?}"))
+}
+
+/// F3: of three calls under way a message answers those it names and no other, each once.
+pub(in crate::mcp) fn check_incoming(text: &[u8]) {
+    let tap = Tap::new();
+    let slots = [0, 1, 2].map(|id| call(&tap, id, None).0);
+    let text = Bytes::copy_from_slice(text);
+    let mut open = vec![1, 2, 3];
+    let mut expected = BTreeMap::new();
+    frames(&text, |frame| {
+        let Frame::Answer { id, answer } = frame else {
+            return;
+        };
+        let only = open.first().copied().filter(|_| open.len() == 1);
+        let meant = id.or(only).filter(|id| open.contains(id));
+        if let Some(id) = meant {
+            open.retain(|other| *other != id);
+            expected.insert(id, format!("{answer:?}"));
+        }
+    });
+    let mut out = VecDeque::new();
+    tap.incoming(&text, None, &mut out);
+    for (id, slot) in (1..).zip(&slots) {
+        assert_eq!(answered(slot).as_ref(), expected.get(&id));
+    }
+    let responses = out
+        .iter()
+        .filter(|message| matches!(message, JsonRpcMessage::Response(_)));
+    assert_eq!(responses.count(), expected.len());
+}
+
+#[test]
+fn ids_on_the_wire_count_from_one_and_come_back_as_they_went() {
+    let tap = Tap::new();
+    assert_eq!(initialize(&tap, 0)["id"], 1);
+    let (slot, line) = call(&tap, 6, None);
+    let params = json!({"_meta": {"progressToken": 7}, "name": "t"});
+    let expected = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
+    assert_eq!(line, expected);
+    let told = told(&tap, r#"{"id":7,"result":{"x":1}}"#, None);
+    assert_eq!(told, [json!({"jsonrpc": "2.0", "id": 6, "result": {}})]);
+    assert_eq!(answered(&slot).as_deref(), Some(r#"Result({"x":1})"#));
+}
+
+#[test]
+fn a_cancelled_notification_names_the_id_the_server_knows() {
+    let tap = Tap::new();
+    let cancelled = |id| {
+        let params = CancelledNotificationParam::new(Some(id), Some("late".into()));
+        let notification = CancelledNotification::new(params);
+        let line = sent(
+            &tap,
+            &ClientJsonRpcMessage::notification(notification.into()),
+        );
+        line["params"]["requestId"].clone()
+    };
+    assert_eq!(cancelled(RequestId::Number(6)), 7);
+    assert_eq!(cancelled(RequestId::String("x".into())), "x");
+}
+
+#[test]
+fn an_answer_that_comes_too_late_is_counted_and_dropped() {
+    let tap = Tap::new();
+    let (forgotten, _) = call(&tap, 0, None);
+    let (slot, _) = call(&tap, 1, None);
+    tap.forget(&RequestId::Number(0));
+    assert!(told(&tap, r#"{"id":1,"result":{}}"#, None).is_empty());
+    assert_eq!((answered(&forgotten), tap.noise()), (None, 1));
+    assert_eq!(told(&tap, r#"{"id":2,"result":1}"#, None).len(), 1);
+    assert!(told(&tap, r#"{"id":2,"result":2}"#, None).is_empty());
+    assert_eq!(
+        (answered(&slot).as_deref(), tap.noise()),
+        (Some("Result(1)"), 2)
+    );
+}
+
+#[test]
+fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
+    let nameless = r#"{"id":null,"error":{"code":-32700}}"#;
+    let tap = Tap::new();
+    let (first, _) = call(&tap, 0, None);
+    let (second, _) = call(&tap, 1, None);
+    assert!(told(&tap, nameless, None).is_empty());
+    assert_eq!(told(&tap, nameless, Some(2)).len(), 1);
+    assert_eq!(
+        (answered(&first), answered(&second).is_some()),
+        (None, true)
+    );
+    assert_eq!(told(&tap, nameless, None).len(), 1);
+    assert!(answered(&first).is_some());
+}
+
+#[test]
+fn text_that_is_no_message_breaks_the_call_it_replies_to() {
+    let tap = Tap::new();
+    let (slot, _) = call(&tap, 0, None);
+    assert!(told(&tap, "<html>", None).is_empty());
+    assert_eq!((answered(&slot), tap.noise()), (None, 1));
+    assert_eq!(told(&tap, "<html>", Some(1)).len(), 1);
+    assert!(matches!(slot.answer(), Some(Answer::Broken(_))));
+}
+
+#[tokio::test(start_paused = true)]
+async fn progress_reaches_the_call_whose_token_it_carries() {
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let sink = |name: &'static str| -> Option<EventSink> {
+        let sender = sender.clone();
+        Some(Arc::new(move |event: Event| {
+            let _ = sender.send((name, event));
+        }))
+    };
+    let tap = Tap::new();
+    let (first, _) = call(&tap, 0, sink("first"));
+    let (second, _) = call(&tap, 1, sink("second"));
+    let progress = |token: &str| {
+        let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
+        let text = format!(r#"{{"method":"notifications/progress","params":{params}}}"#);
+        assert!(told(&tap, &text, None).is_empty());
+        params
+    };
+    for token in ["2", "\"2\"", "2.0"] {
+        let params = progress(token);
+        let (name, event) = receiver.try_recv().expect(token);
+        assert_eq!(
+            (name, event.kind, &*event.server_name),
+            ("second", "progress", "books")
+        );
+        assert_eq!(format!("{:?}", event.params), params);
+    }
+    assert_eq!(
+        (first.last_progress(), second.last_progress()),
+        (None, Some(Instant::now()))
+    );
+    for token in ["3", "0", "\"x\"", "null", "{}"] {
+        progress(token);
+    }
+    told(&tap, r#"{"id":2,"result":{}}"#, None);
+    progress("2");
+    assert!(receiver.try_recv().is_err());
+    assert_eq!(tap.noise(), 6);
+}
+
+#[test]
+fn only_what_concerns_rmcp_reaches_it() {
+    let tap = Tap::new();
+    let changes = tap.tools_changed();
+    for quiet in [
+        "tools/list_changed",
+        "message",
+        "progress",
+        "resources/updated",
+        "odd",
+    ] {
+        let text = format!(r#"{{"jsonrpc":"2.0","method":"notifications/{quiet}"}}"#);
+        assert!(told(&tap, &text, None).is_empty(), "{quiet}");
+    }
+    assert_eq!(*changes.borrow(), 1);
+    let ping = json!({"jsonrpc": "2.0", "id": "a", "method": "ping"});
+    assert_eq!(told(&tap, &ping.to_string(), None)[0]["id"], "a");
+    let odd = json!({"jsonrpc": "2.0", "id": 9, "method": "odd/one", "params": {"x": 1}});
+    assert_eq!(told(&tap, &odd.to_string(), None)[0]["method"], "odd/one");
+    let cancelled =
+        r#"{"jsonrpc":"2.0","method":"notifications/cancelled","params":{"requestId":"a"}}"#;
+    assert_eq!(told(&tap, cancelled, None)[0]["params"]["requestId"], "a");
+}
+
+#[test]
+fn a_second_handshake_means_that_the_tools_may_have_changed() {
+    let tap = Tap::new();
+    let changes = tap.tools_changed();
+    let answer = |id: i64| {
+        let line = initialize(&tap, id);
+        let text = json!({"id": line["id"], "result": {"protocolVersion": "2025-11-25", "x": id}});
+        told(&tap, &text.to_string(), None)
+    };
+    assert_eq!(answer(0)[0]["id"], 0);
+    assert_eq!(*changes.borrow(), 0);
+    assert_eq!(answer(5)[0]["id"], 5);
+    assert_eq!(*changes.borrow(), 1);
+    let Some(Answer::Result(raw)) = tap.handshake_answer() else {
+        panic!("no result was kept");
+    };
+    assert_eq!(
+        format!("{raw:?}"),
+        r#"{"protocolVersion":"2025-11-25","x":5}"#
+    );
+}
+
+#[test]
+fn whatever_a_server_says_of_itself_rmcp_can_read() {
+    let legacy = |name: &str, version: &str| {
+        json!({
+            "protocolVersion": "2025-06-18",
+            "capabilities": {},
+            "serverInfo": {"name": name, "version": version},
+        })
+    };
+    for (result, expected) in [
+        (json!({"protocolVersion": "2025-06-18"}), legacy("", "")),
+        (
+            json!({"protocolVersion": "2025-06-18", "capabilities": [], "serverInfo": {"name": "b", "version": 2}}),
+            legacy("b", ""),
+        ),
+        (
+            json!({"protocolVersion": "2025-06-18", "capabilities": {"tools": 7}, "serverInfo": "b"}),
+            legacy("", ""),
+        ),
+        (
+            json!({"supportedVersions": ["2026-07-28", 7], "capabilities": null, "ttlMs": "soon"}),
+            json!({
+                "resultType": "complete",
+                "supportedVersions": ["2026-07-28", 7],
+                "capabilities": {},
+                "ttlMs": 0,
+                "cacheScope": "private",
+            }),
+        ),
+    ] {
+        assert_eq!(strict_result(&result), Ok(expected), "{result}");
+    }
+    for odd in [
+        json!(null),
+        json!([]),
+        json!({}),
+        json!({"protocolVersion": 1}),
+        json!({"supportedVersions": "x"}),
+    ] {
+        assert_eq!(strict_result(&odd).unwrap_err()["code"], -32600, "{odd}");
+    }
+}
+
+#[test]
+fn whatever_error_a_server_gives_rmcp_can_read() {
+    for (error, expected) in [
+        (
+            json!({"code": -32601, "message": "no"}),
+            json!({"code": -32601, "message": "no"}),
+        ),
+        (
+            json!({"code": 1, "message": "x", "data": [1], "more": 2}),
+            json!({"code": 1, "message": "x", "data": [1]}),
+        ),
+        (
+            json!("broken"),
+            json!({"code": -32603, "message": "broken"}),
+        ),
+        (
+            json!({"code": 1e12, "message": {"text": "x"}}),
+            json!({"code": -32603, "message": "unnamed error"}),
+        ),
+        (
+            json!({"code": "7"}),
+            json!({"code": -32603, "message": "unnamed error"}),
+        ),
+        (
+            json!(null),
+            json!({"code": -32603, "message": "unnamed error"}),
+        ),
+    ] {
+        assert_eq!(strict_error(&error), expected, "{error}");
+    }
+}
+
+#[test]
+fn the_handshake_gets_its_answer_in_a_form_that_rmcp_takes() {
+    let said = |answer: Answer| serde_json::to_value(told_to_rmcp(5, &answer)).expect("JSON");
+    let raw = |value: Value| RawJson::from(&value);
+    let result = said(Answer::Result(raw(
+        json!({"protocolVersion": "2025-11-25"}),
+    )));
+    assert_eq!(
+        (&result["id"], &result["result"]["protocolVersion"]),
+        (&json!(4), &json!("2025-11-25"))
+    );
+    for (answer, code) in [
+        (Answer::Result(raw(json!("x"))), -32600),
+        (Answer::Error(raw(json!({"code": -32022}))), -32022),
+        (Answer::Broken("x".into()), -32700),
+        (Answer::TooLarge, -32700),
+    ] {
+        let told = said(answer);
+        assert_eq!(
+            (&told["id"], &told["error"]["code"]),
+            (&json!(4), &json!(code))
+        );
+    }
+    let odd = said(Answer::Result(raw(json!({"supportedVersions": [7]}))));
+    assert_eq!(odd["id"], 4);
+}
