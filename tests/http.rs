@@ -298,3 +298,59 @@ fn the_list_is_read_again_when_the_server_says_so_on_its_stream() {
     );
     daemon.finish();
 }
+
+#[test]
+fn a_redirect_is_a_failure_and_its_target_is_never_contacted() {
+    let ground = Ground::new();
+    let recorder = ground.http("recorder", json!({}), |row| {
+        row.set("is_enabled", false);
+    });
+    let target = ground.host.server("recorder")["url"].clone();
+    let redirect =
+        |status: u16| json!([{"do": "http", "status": status, "headers": {"Location": target}}]);
+    let statuses = [301, 302, 303, 307, 308];
+    for status in statuses {
+        let on = json!({"tools/call:away": redirect(status)});
+        ground.http(&format!("late{status}"), json!({"on": on}), |row| {
+            row.header("Authorization", "Bearer ${user.KEY}");
+        });
+        let on = json!({"server/discover": redirect(status), "initialize": redirect(status)});
+        ground.http(&format!("early{status}"), json!({"on": on}), |row| {
+            row.header("Authorization", "Bearer ${user.KEY}");
+        });
+        for server in ["late", "early"] {
+            ground.credentials("alice", &format!("{server}{status}"), json!({"KEY": "k"}));
+        }
+    }
+    let mut daemon = ground.daemon();
+    for status in statuses {
+        for (server, tool) in [("late", "away"), ("early", "echo")] {
+            let server = format!("{server}{status}");
+            let answer = daemon.ask("alice", call(&server, tool, json!({})));
+            let details = answer.failure("connect_failed");
+            assert_eq!(details["http_status"], status, "{}", answer.text);
+            assert!(
+                answer.text.contains("redirects to 127.0.0.1"),
+                "{}",
+                answer.text
+            );
+        }
+    }
+    assert_eq!(recorder.events_of("http").len(), 0);
+    assert_eq!(recorder.events_of("request").len(), 0);
+    daemon.finish();
+}
+
+#[test]
+fn credentials_are_not_sent_to_another_machine_over_plain_http() {
+    let ground = Ground::new();
+    ground.http("books", json!({}), |row| {
+        row.header("Authorization", "Bearer ${user.KEY}");
+        row.set("url", "http://mcp.example.com/mcp");
+    });
+    ground.credentials("alice", "books", json!({"KEY": "k"}));
+    let mut daemon = ground.daemon();
+    let answer = daemon.ask("alice", call("books", "echo", json!({})));
+    assert_eq!(answer.failure("config_invalid")["field"], "url");
+    daemon.finish();
+}

@@ -378,3 +378,35 @@ fn tools_of_one_user_are_not_shown_to_another() {
     }
     daemon.finish();
 }
+
+/// Whether the kernel is new enough (6.12) to keep signals within a Landlock domain.
+fn keeps_signals_in() -> bool {
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    let mut numbers = release
+        .split('.')
+        .map(|part| part.parse::<u32>().unwrap_or(0));
+    (numbers.next(), numbers.next()) >= (Some(6), Some(12))
+}
+
+#[test]
+fn a_server_can_neither_read_nor_signal_another_unless_it_does_without_its_sandbox() {
+    let ground = Ground::new();
+    let pry = json!({"tools": [{"name": "pry", "inputSchema": {"type": "object"}}]});
+    ground.stdio("victim", json!({}), |_| {});
+    ground.stdio("boxed", pry.clone(), |_| {});
+    ground.stdio("open", pry, |row| {
+        row.set("sandbox", false);
+    });
+    let mut daemon = ground.daemon();
+    let pid = daemon.ask("alice", call("victim", "pid", json!({})));
+    let pid: i64 = pid.content().parse().expect("a pid");
+    let mut pries = |server: &str, pid: i64| {
+        let answer = daemon.ask("bob", call(server, "pry", json!({"pid": pid})));
+        answer.content().to_owned()
+    };
+    if keeps_signals_in() {
+        assert_eq!(pries("boxed", pid), "reads false, signals false");
+    }
+    assert_eq!(pries("open", pid), "reads true, signals true");
+    daemon.finish();
+}

@@ -251,6 +251,8 @@ pub(super) fn public(name: &str) -> ServerEntry {
             requires_credentials: false,
             credential_fields: json!([]),
             isolation: None,
+            sandbox: true,
+            allow_plain_http: false,
             extra: Map::new(),
         },
         user_credentials: None,

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 
 use bytes::Bytes;
+use serde_json::json;
 use serde_json::value::RawValue;
 
 use super::members::Members;
@@ -13,9 +14,10 @@ use crate::catalog::{Catalog, Tool};
 use crate::model::resolve::{PoolKey, ServerEntry, Target};
 use crate::model::secret::CredentialSource;
 use crate::model::settings::Naming;
+use crate::model::unseen;
 
 /// Members of an entry that are ours: a server's own of the same name is dropped.
-const OURS: [&str; 10] = [
+const OURS: [&str; 11] = [
     "name",
     "description",
     "inputSchema",
@@ -26,6 +28,7 @@ const OURS: [&str; 10] = [
     "server_id",
     "user_id",
     "credential_source",
+    "suspicious",
 ];
 
 pub(super) struct Listing {
@@ -163,6 +166,11 @@ fn write_entry(out: &mut Vec<u8>, shown: &Shown, tool: &Tool, injected: &str) {
     if let Some(source) = shown.target.credential_source {
         write_name(out, "credential_source");
         write_text(out, source.as_str());
+    }
+    let unseen = unseen::in_json(tool.raw.bytes());
+    if !unseen.is_empty() {
+        write_name(out, "suspicious");
+        out.extend_from_slice(json!(unseen).to_string().as_bytes());
     }
     for (name, value) in sent.iter().filter(|(name, _)| !OURS.contains(name)) {
         write_name(out, name);

@@ -53,6 +53,28 @@ async fn list_tools_shows_our_members_and_passes_the_rest_unchanged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn what_hides_in_a_description_is_marked_and_not_removed() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&[]));
+    let description = "Finds books\u{e0049}\u{e0067}\u{202e}";
+    let schema = json!({"type": "object", "properties": {"q": {"description": "\u{200b}"}}});
+    *books.tools.lock().unwrap() = Ok(vec![
+        json!({"name": "find", "description": description, "inputSchema": schema}),
+        json!({"name": "lend", "description": "Lends", "inputSchema": {}, "suspicious": []}),
+    ]);
+    world.defines(U1, vec![public("books")]);
+    let listed = world.actions().ask(U1, "list_tools", json!({})).await;
+    let tools = listed.unwrap()["tools"].clone();
+    assert_eq!(
+        tools[0]["suspicious"],
+        json!(["bidirectional", "tag", "hidden"])
+    );
+    assert_eq!(tools[0]["description"], description);
+    assert_eq!(tools[0]["inputSchema"], schema);
+    assert!(tools[1].get("suspicious").is_none(), "{}", tools[1]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_fails_or_hangs_costs_the_others_nothing() {
     let world = World::default();
     world.server("books", FakeServer::new(&["find"]));

@@ -134,13 +134,19 @@ impl Connector {
         give_up: Instant,
     ) -> Result<Session, Refused> {
         match &target.launch {
-            Launch::Stdio { command, args, env } => {
+            Launch::Stdio {
+                command,
+                args,
+                env,
+                sandbox,
+            } => {
                 let program = Program {
                     command,
                     args,
                     env,
                     base_env: &self.base_env,
                     through_shim: true,
+                    sandbox: *sandbox,
                 };
                 self.over_stdio(target, program, era, give_up).await
             }

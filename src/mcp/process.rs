@@ -53,6 +53,8 @@ pub(super) struct Program<'a> {
     pub base_env: &'a [(String, String)],
     /// Whether our own binary prepares the process first; a test's binary cannot.
     pub through_shim: bool,
+    /// Whether the shim keeps it from reading and signalling other processes.
+    pub sandbox: bool,
 }
 
 impl Program<'_> {
@@ -77,6 +79,11 @@ impl Program<'_> {
                 command
                     .arg(shim::SHIM)
                     .arg(std::process::id().to_string())
+                    .arg(if self.sandbox {
+                        shim::SANDBOXED
+                    } else {
+                        "open"
+                    })
                     .arg(file);
                 command
             }
@@ -301,6 +308,7 @@ mod tests {
             env: &BTreeMap::new(),
             base_env: &[("PATH".into(), path)],
             through_shim: false,
+            sandbox: false,
         };
         Process::start(&program, Redactor::default()).expect("a shell")
     }

@@ -21,8 +21,12 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
 
-/// The first argument that makes our binary a shim; the parent's pid and the server's command line follow.
+/// The first argument that makes our binary a shim; the parent's pid, [`SANDBOXED`] or anything else,
+/// and the server's command line follow.
 pub const SHIM: &str = "__server";
+
+/// Says that the server is to be kept from other processes.
+pub(super) const SANDBOXED: &str = "sandboxed";
 
 /// What a shell answers for a command that cannot be executed.
 const CANNOT_EXECUTE: u8 = 126;
@@ -33,10 +37,11 @@ pub fn become_server(mut words: impl Iterator<Item = OsString>) -> ExitCode {
         .next()
         .and_then(|word| word.to_str()?.parse().ok())
         .and_then(Pid::from_raw);
+    let sandboxed = words.next().is_some_and(|word| word == SANDBOXED);
     let (Some(parent), Some(command)) = (parent, words.next()) else {
         return fail("a shim needs its parent and a command");
     };
-    if let Err(error) = prepare(parent) {
+    if let Err(error) = prepare(parent, sandboxed) {
         return fail(&format!("the server's process cannot be prepared: {error}"));
     }
     let error = Command::new(&command).args(words).exec();
@@ -51,7 +56,7 @@ fn fail(text: &str) -> ExitCode {
     ExitCode::from(CANNOT_EXECUTE)
 }
 
-fn prepare(parent: Pid) -> Result<(), Box<dyn std::error::Error>> {
+fn prepare(parent: Pid, sandboxed: bool) -> Result<(), Box<dyn std::error::Error>> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(parent) {
         return Err("the daemon has ended".into());
@@ -64,15 +69,9 @@ fn prepare(parent: Pid) -> Result<(), Box<dyn std::error::Error>> {
         },
     )?;
     CloseFdsBuilder::new().cloexecfrom(3);
-    for capability in [
-        CapabilitySet::SYS_ADMIN,
-        CapabilitySet::SYS_PTRACE,
-        CapabilitySet::PERFMON,
-    ] {
-        // Under root these would look past Landlock; without root there is nothing to remove.
-        let _ = remove_capability_from_bounding_set(capability);
+    if sandboxed {
+        isolate()?;
     }
-    isolate()?;
     Ok(())
 }
 
@@ -81,6 +80,14 @@ fn prepare(parent: Pid) -> Result<(), Box<dyn std::error::Error>> {
 /// The kernel asks about other processes' memory and environment only for a domain that restricts
 /// files; so this one restricts moving them between directories, and then allows it everywhere.
 fn isolate() -> Result<RestrictionStatus, RulesetError> {
+    for capability in [
+        CapabilitySet::SYS_ADMIN,
+        CapabilitySet::SYS_PTRACE,
+        CapabilitySet::PERFMON,
+    ] {
+        // Under root these would look past Landlock; without root there is nothing to remove.
+        let _ = remove_capability_from_bounding_set(capability);
+    }
     let everywhere = path_beneath_rules(["/"], AccessFs::Refer);
     Ruleset::default()
         .handle_access(AccessFs::Refer)?

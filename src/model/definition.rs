@@ -43,6 +43,10 @@ pub struct Definition {
     /// The form to show, as stored: a JSON array (empty when absent).
     pub credential_fields: Value,
     pub isolation: Option<Isolation>,
+    /// A stdio server is kept from reading and signalling other processes.
+    pub sandbox: bool,
+    /// Credentials may go to a remote host over http.
+    pub allow_plain_http: bool,
     /// Columns that are not ours to read, passed on in `list_servers` (`tool_meta`, `tool_display`).
     pub extra: Map<String, Value>,
 }

@@ -15,3 +15,4 @@ pub mod row;
 pub mod secret;
 pub mod settings;
 pub mod template;
+pub mod unseen;

@@ -73,6 +73,8 @@ pub enum Launch {
         command: String,
         args: Vec<Secret>,
         env: BTreeMap<String, Secret>,
+        /// In a Landlock domain of its own, where the kernel has it.
+        sandbox: bool,
     },
     Http {
         url: Secret,
@@ -210,6 +212,7 @@ fn launch(
                     .collect::<Result<_, _>>()
                     .map_err(faulty("args"))?,
                 env: expand_env(env, &fields).map_err(faulty("env_template"))?,
+                sandbox: definition.sandbox,
             })
         }
         Template::Http { url, headers, env } => {
@@ -217,6 +220,7 @@ fn launch(
             let mut list =
                 template::expand_headers(headers, env, &fields).map_err(faulty("headers"))?;
             add_automatic_headers(&mut list, credentials).map_err(faulty("headers"))?;
+            refuse_plain_http(definition, url, headers, list.len() > headers.len())?;
             Ok(Launch::Http {
                 url: template::expand_url(url, &fields)
                     .map(Secret::new)
@@ -276,6 +280,27 @@ fn add_automatic_headers(
         headers.push((name, template::header_value(&text)?));
     }
     Ok(())
+}
+
+/// Credentials do not cross a network in the open, unless the definition says that they may.
+fn refuse_plain_http(
+    definition: &Definition,
+    url: &str,
+    headers: &BTreeMap<String, String>,
+    automatic: bool,
+) -> Result<(), Failure> {
+    let carries = automatic
+        || headers
+            .iter()
+            .any(|(name, value)| value.contains("${") || template::is_credential_header(name));
+    if !carries || definition.allow_plain_http || !template::is_plain_and_remote(url) {
+        return Ok(());
+    }
+    Err(config_invalid(
+        definition,
+        "url",
+        "is http:// to another machine, and credentials go with it in the open: use https://, or set allow_plain_http",
+    ))
 }
 
 fn flaw_failure(definition: &Definition, column: &str, flaw: Flaw) -> Failure {
@@ -362,8 +387,14 @@ impl Hash {
 fn fingerprint_of_launch(launch: &Launch, credentials: Option<&Credentials>) -> Fingerprint {
     let mut hash = Hash::keyed();
     match launch {
-        Launch::Stdio { command, args, env } => {
+        Launch::Stdio {
+            command,
+            args,
+            env,
+            sandbox,
+        } => {
             hash.part("stdio")
+                .part([u8::from(*sandbox)])
                 .part(command)
                 .part(args.len().to_le_bytes());
             for arg in args {

@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::LazyLock;
 
 use http::{HeaderName, HeaderValue};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 use regex::{Captures, Regex};
-use url::Url;
+use url::{Host, Url};
 
 /// In order of preference at one position: an escape, a credential field, another name, a `${` that
 /// opens nothing.
@@ -197,6 +198,43 @@ fn parse_url(text: &str) -> Result<Url, Flaw> {
         ));
     }
     Ok(url)
+}
+
+/// Whether requests to the url cross a network unencrypted: http to anything but localhost and
+/// addresses of this machine or a private network.
+pub fn is_plain_and_remote(template: &str) -> bool {
+    let Ok(url) = neutral_url(template) else {
+        return false;
+    };
+    let is_near = match url.host() {
+        Some(Host::Ipv4(address)) => is_near(address),
+        Some(Host::Ipv6(address)) => match address.to_ipv4_mapped() {
+            Some(address) => is_near(address),
+            None => {
+                address.is_loopback()
+                    || address.is_unique_local()
+                    || address.is_unicast_link_local()
+            }
+        },
+        Some(Host::Domain(name)) => {
+            let name = name.trim_end_matches('.');
+            name == "localhost" || name.ends_with(".localhost")
+        }
+        None => false,
+    };
+    url.scheme() == "http" && !is_near
+}
+
+fn is_near(address: Ipv4Addr) -> bool {
+    address.is_loopback() || address.is_private() || address.is_link_local()
+}
+
+/// Whether a header of this name holds a credential whatever stands in it.
+pub fn is_credential_header(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    ["auth", "cookie", "key", "token", "secret", "password"]
+        .iter()
+        .any(|word| name.contains(word))
 }
 
 fn moved_origin() -> Flaw {

@@ -331,3 +331,33 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn plain_http_stays_near() {
+    for near in [
+        "http://localhost/mcp",
+        "http://a.localhost:80",
+        "http://127.0.0.2:3000",
+        "http://[::1]/",
+        "http://10.0.0.7",
+        "http://192.168.1.1/${user.ID}",
+        "http://172.16.0.1",
+        "http://169.254.0.1",
+        "http://[fd00::1]",
+        "http://[::ffff:127.0.0.1]",
+        "http://2130706433/",
+        "https://mcp.example.com",
+    ] {
+        assert!(!is_plain_and_remote(near), "{near}");
+    }
+    for far in [
+        "http://mcp.example.com/${user.ID}",
+        "http://8.8.8.8",
+        "http://172.32.0.1",
+        "http://localhost.example.com",
+        "http://[2001:db8::1]",
+        "HTTP://mcp.example.com",
+    ] {
+        assert!(is_plain_and_remote(far), "{far}");
+    }
+}

@@ -184,6 +184,7 @@ fn target(server: &str, user: Option<&str>, version: u8) -> Arc<Target> {
             command: "fake".into(),
             args: Vec::new(),
             env: BTreeMap::new(),
+            sandbox: true,
         },
         credential_source: None,
         credentials: None,

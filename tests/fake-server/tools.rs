@@ -78,6 +78,7 @@ pub fn call(server: &Arc<Server>, request: &Request, wire: &Arc<dyn Wire>) {
         "env" => text(server, &environment(&arguments)),
         "headers" => text(server, &wire.headers().to_string()),
         "pid" => text(server, &std::process::id().to_string()),
+        "pry" => text(server, &pry(&arguments)),
         "sleep" => return sleep(server, id, &arguments, wire),
         _ => echo(server, &arguments),
     };
@@ -100,6 +101,17 @@ pub fn executed(server: &Server, name: &str, arguments: &Value, wire: &Arc<dyn W
             json!({"tool": name, "arguments": arguments, "marker": marker, "credential": credential(server, wire)}),
         );
     }
+}
+
+/// What this process can do to the process of that `pid`: read its environment, and signal it.
+fn pry(arguments: &Value) -> String {
+    let pid = arguments["pid"]
+        .as_i64()
+        .and_then(|pid| i32::try_from(pid).ok());
+    let pid = pid.and_then(rustix::process::Pid::from_raw).expect("a pid");
+    let environment = std::fs::read(format!("/proc/{}/environ", pid.as_raw_pid()));
+    let signal = rustix::process::test_kill_process(pid);
+    format!("reads {}, signals {}", environment.is_ok(), signal.is_ok())
 }
 
 fn credential(server: &Server, wire: &Arc<dyn Wire>) -> Option<String> {
