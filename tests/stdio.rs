@@ -377,6 +377,7 @@ fn a_child_gets_a_small_environment_and_its_template_only() {
     let names = daemon.ask("alice", call("books", "env", json!({})));
     let names: Vec<String> = serde_json::from_str(names.content()).expect("names");
     let allowed = [
+        "MCP_CLIENT_CONNECTION",
         "PATH",
         "HOME",
         "USER",

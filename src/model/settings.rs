@@ -101,9 +101,9 @@ settings! {
         exit_timeout: Duration = duration("4s"),
         /// How long a changing command may hold back later lines.
         barrier_timeout: Duration = duration("10s"),
-        /// Commands at once in all; no more lines are read meanwhile. A quarter of them may be at one server, and twice as many wait for it.
+        /// Commands at once in all; no more lines are read meanwhile. A quarter of them may be at one server.
         max_running: usize = count("4096"),
-        /// Commands at once of one user, and twice as many that wait; commands without a user are not counted.
+        /// Commands at once of one user; fifteen times as many may wait. Commands without a user are not counted.
         max_per_user: usize = count("64"),
         /// Longest command line.
         max_line: usize = size("16MiB"),

@@ -1,5 +1,5 @@
-//! Bulkheads: so many at once for each key and twice as many that wait, so that one flood sinks
-//! nothing but itself.
+//! Bulkheads: so many at once for each key and many more that wait, so that one flood sinks nothing
+//! but itself, and a mere burst is refused nothing.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
 /// How many may wait for each one that may be inside.
-const WAITING: usize = 2;
+const WAITING: usize = 15;
 
 /// One bulkhead a key, for as long as somebody is behind it.
 pub struct Bulkheads<K> {

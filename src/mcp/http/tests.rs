@@ -231,7 +231,7 @@ fn a_body_is_read_up_to_its_limit() {
 
 /// What rmcp sees of a response of these pieces, and the answers of the calls 1 to 3.
 fn seen(parts: Vec<Bytes>, reply_to: Option<CallId>) -> (Vec<Sse>, Vec<Option<String>>) {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let slots = [0, 1, 2].map(|id| call(&tap, id, None).0);
     let bytes = stream::iter(parts.into_iter().map(Ok::<_, io::Error>));
     let events = events(bytes, tap, reply_to).map(|event| event.expect("no fault"));
@@ -275,7 +275,7 @@ fn an_event_that_is_too_large_is_the_answer_of_its_call_and_the_stream_goes_on()
 
 #[test]
 fn a_response_that_breaks_off_is_told_to_rmcp_once() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     initialize(&tap, 0);
     let broken = io::Error::other("reset");
     let parts = [Ok(Bytes::from_static(b"data: {\"id\"")), Err(broken)];

@@ -54,7 +54,7 @@ fn answered(slot: &Slot) -> Option<String> {
 
 /// F3: of three calls under way a message answers those it names and no other, each once.
 pub(in crate::mcp) fn check_incoming(text: &[u8]) {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let slots = [0, 1, 2].map(|id| call(&tap, id, None).0);
     let text = Bytes::copy_from_slice(text);
     let mut open = vec![1, 2, 3];
@@ -83,7 +83,7 @@ pub(in crate::mcp) fn check_incoming(text: &[u8]) {
 
 #[test]
 fn ids_on_the_wire_count_from_one_and_come_back_as_they_went() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     assert_eq!(initialize(&tap, 0)["id"], 1);
     let (slot, line) = call(&tap, 6, None);
     let params = json!({"_meta": {"progressToken": 7}, "name": "t"});
@@ -96,7 +96,7 @@ fn ids_on_the_wire_count_from_one_and_come_back_as_they_went() {
 
 #[test]
 fn a_cancelled_notification_names_the_id_the_server_knows() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let cancelled = |id| {
         let params = CancelledNotificationParam::new(Some(id), Some("late".into()));
         let notification = CancelledNotification::new(params);
@@ -112,16 +112,16 @@ fn a_cancelled_notification_names_the_id_the_server_knows() {
 
 #[test]
 fn an_answer_that_comes_too_late_is_counted_and_dropped() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let (forgotten, _) = call(&tap, 0, None);
     let (slot, _) = call(&tap, 1, None);
     tap.forget(&RequestId::Number(0));
     assert!(told(&tap, r#"{"id":1,"result":{}}"#, None).is_empty());
-    assert_eq!((answered(&forgotten), tap.noise()), (None, 1));
+    assert_eq!((answered(&forgotten), tap.noise().total()), (None, 1));
     assert_eq!(told(&tap, r#"{"id":2,"result":1}"#, None).len(), 1);
     assert!(told(&tap, r#"{"id":2,"result":2}"#, None).is_empty());
     assert_eq!(
-        (answered(&slot).as_deref(), tap.noise()),
+        (answered(&slot).as_deref(), tap.noise().total()),
         (Some("Result(1)"), 2)
     );
 }
@@ -129,7 +129,7 @@ fn an_answer_that_comes_too_late_is_counted_and_dropped() {
 #[test]
 fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
     let nameless = r#"{"id":null,"error":{"code":-32700}}"#;
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let (first, _) = call(&tap, 0, None);
     let (second, _) = call(&tap, 1, None);
     assert!(told(&tap, nameless, None).is_empty());
@@ -144,10 +144,10 @@ fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
 
 #[test]
 fn text_that_is_no_message_breaks_the_call_it_replies_to() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let (slot, _) = call(&tap, 0, None);
     assert!(told(&tap, "<html>", None).is_empty());
-    assert_eq!((answered(&slot), tap.noise()), (None, 1));
+    assert_eq!((answered(&slot), tap.noise().total()), (None, 1));
     assert_eq!(told(&tap, "<html>", Some(1)).len(), 1);
     assert!(matches!(slot.answer(), Some(Answer::Broken(_))));
 }
@@ -161,7 +161,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
             let _ = sender.send((name, event));
         }))
     };
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let (first, _) = call(&tap, 0, sink("first"));
     let (second, _) = call(&tap, 1, sink("second"));
     let progress = |token: &str| {
@@ -194,7 +194,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
 
 #[test]
 fn only_what_concerns_rmcp_reaches_it() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let changes = tap.tools_changed();
     for quiet in [
         "tools/list_changed",
@@ -218,7 +218,7 @@ fn only_what_concerns_rmcp_reaches_it() {
 
 #[test]
 fn a_second_handshake_means_that_the_tools_may_have_changed() {
-    let tap = Tap::new();
+    let tap = Tap::new("books".into());
     let changes = tap.tools_changed();
     let answer = |id: i64| {
         let line = initialize(&tap, id);
