@@ -189,7 +189,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
     told(&tap, r#"{"id":2,"result":{}}"#, None);
     progress("2");
     assert!(receiver.try_recv().is_err());
-    assert_eq!(tap.noise(), 6);
+    assert_eq!(tap.noise().total(), 6);
 }
 
 #[test]
