@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::secret::Secret;
-pub use load::{Faults, Flag, Sources};
+pub use load::{Examined, Faults, Flag, Sources};
 pub use read::Given;
 
 /// One row of the table.
