@@ -2,6 +2,9 @@
 
 mod ground;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
+
 use ground::{Daemon, Ground, call, wait_for};
 use serde_json::{Value, json};
 
@@ -119,4 +122,59 @@ fn every_task_closes_with_one_line_that_tells_what_became_of_it() {
     }
     assert!(!daemon.stderr().contains(&secret));
     daemon.finish();
+}
+
+#[test]
+fn metrics_are_the_figures_of_stats_on_a_loopback_port_if_one_is_set() {
+    let ground = Ground::new();
+    ground.stdio("books", json!({}), |row| {
+        row.public();
+    });
+    ground.set("metrics_listen", "127.0.0.1:0");
+    ground.set("log_level", "info");
+    ground.set("log_format", "json");
+    let mut daemon = ground.daemon();
+    daemon.ask("", call("books", "echo", json!({}))).ok();
+    daemon
+        .ask("", call("nowhere", "x", json!({})))
+        .failure("server_not_found");
+    let address = wait_for("the port", || {
+        let stderr = daemon.stderr();
+        let mut records = stderr
+            .lines()
+            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        records.find_map(|record| record["fields"]["bound"].as_str().map(str::to_owned))
+    });
+    let get = |path: &str| {
+        let mut stream = TcpStream::connect(&address).expect("it listens");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n\r\n").expect("it reads");
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).expect("it answers");
+        answer
+    };
+    let answer = get("/metrics");
+    assert!(answer.starts_with("HTTP/1.1 200 OK\r\n"), "{answer}");
+    for sample in [
+        "mcp_client_pool_connections{transport=\"stdio\"} 1\n",
+        "mcp_client_commands_succeeded_total 1\n",
+        "mcp_client_commands_failed_total{code=\"server_not_found\"} 1\n",
+        "mcp_client_pool_departures_total{reason=\"evicted\"} 0\n",
+    ] {
+        assert!(answer.contains(sample), "{sample} in {answer}");
+    }
+    assert!(get("/").starts_with("HTTP/1.1 404"));
+    daemon.finish();
+}
+
+#[test]
+fn metrics_are_refused_to_the_network() {
+    let ground = Ground::new();
+    ground.set("metrics_listen", "0.0.0.0:9464");
+    let output = ground.command().output().expect("it runs");
+    assert_eq!(output.status.code(), Some(64));
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        said.contains("MCP_CLIENT_METRICS_LISTEN must be an address of this machine"),
+        "{said}"
+    );
 }

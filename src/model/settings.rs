@@ -9,6 +9,7 @@ mod read;
 mod tests;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -171,6 +172,11 @@ settings! {
         /// `text` or `json`.
         format: LogFormat = format("text"),
     }
+    /// Figures for a monitor.
+    metrics: MetricsSettings {
+        /// A loopback address and port, such as `127.0.0.1:9464`, where `GET /metrics` gives the figures of `stats` as Prometheus text; none: no port is opened.
+        listen: Option<SocketAddr> = loopback(""),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -233,7 +239,7 @@ pub fn documentation() -> String {
             "list" => "[]".to_owned(),
             _ => format!("{:?}", setting.default),
         };
-        let none = if matches!(setting.kind, "text" | "secret") {
+        let none = if matches!(setting.kind, "text" | "secret" | "loopback") {
             "# "
         } else {
             ""
