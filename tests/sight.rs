@@ -178,3 +178,55 @@ fn metrics_are_refused_to_the_network() {
         "{said}"
     );
 }
+
+#[test]
+fn a_trace_reaches_the_server_as_it_came_and_none_is_made_up() {
+    const NEAR: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+    const FAR: &str = "00-0af7651916cd43dd8448eb211c80319c-00f067aa0ba902b7-00";
+    let ground = Ground::new();
+    let fakes = [
+        ground.stdio("books", json!({}), |_| {}),
+        ground.http("wiki", json!({"era": "modern"}), |_| {}),
+    ];
+    let mut daemon = ground.daemon();
+    for fake in &fakes {
+        let mut params = call(&fake.name, "echo", json!({}));
+        daemon.ask("alice", params.clone()).ok();
+        let far = json!({"traceparent": FAR, "baggage": "tier=gold"});
+        let command = json!({"params": params, "trace": far, "user": {"userId": "alice"}});
+        let task = daemon.command(command.clone());
+        daemon.answer(&task).ok();
+        params["_meta"] =
+            json!({"traceparent": NEAR, "tracestate": "rojo=1", "progressToken": 9, "x": 1});
+        let task =
+            daemon.command(json!({"params": params, "trace": far, "user": {"userId": "alice"}}));
+        daemon.answer(&task).ok();
+
+        let mut invalid = command;
+        invalid["trace"]["traceparent"] = "00-1-2-3".into();
+        let task = daemon.command(invalid);
+        daemon.answer(&task).failure("invalid_params");
+        params["_meta"]["baggage"] = "no value".into();
+        daemon.ask("alice", params).failure("invalid_params");
+
+        let asked = fake.events_of("request").into_iter();
+        let traces: Vec<Value> = asked
+            .filter(|line| line["key"] == "tools/call:echo")
+            .map(|line| {
+                let meta = &line["params"]["_meta"];
+                assert!(
+                    meta["progressToken"] != 9 && meta.get("x").is_none(),
+                    "{meta}"
+                );
+                json!([meta["traceparent"], meta["tracestate"], meta["baggage"]])
+            })
+            .collect();
+        let expected = [
+            json!([null, null, null]),
+            json!([FAR, null, "tier=gold"]),
+            json!([NEAR, "rojo=1", null]),
+        ];
+        assert_eq!(traces, expected, "{}", fake.name);
+    }
+    daemon.finish();
+}

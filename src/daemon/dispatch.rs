@@ -352,6 +352,7 @@ impl<P: Perform> Daemon<P> {
             }
             Verb::Invoke { action, params } => {
                 let read = Action::parse(&action, params.as_ref())?;
+                let read = read.traced(command.trace.as_ref())?;
                 let deadline = read.deadline(&self.settings, command.timeout);
                 self.spawn(task, caller, (action, read), deadline);
                 return Ok(None);

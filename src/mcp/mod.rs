@@ -21,6 +21,7 @@ use crate::model::error::Failure;
 use crate::model::event::EventSink;
 use crate::model::json::RawJson;
 use crate::model::resolve::Target;
+use crate::model::trace::Trace;
 
 pub use connector::Connector;
 pub use family::own_children;
@@ -81,6 +82,8 @@ pub struct ToolCall {
     /// A JSON object, passed on untouched.
     pub arguments: RawJson,
     pub deadline: Deadline,
+    /// The trace that the host says the call belongs to.
+    pub trace: Trace,
     /// Where progress notifications go, if the host asked for them.
     pub events: Option<EventSink>,
 }

@@ -13,3 +13,4 @@ pub mod row;
 pub mod secret;
 pub mod settings;
 pub mod template;
+pub mod trace;
