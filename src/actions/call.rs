@@ -82,6 +82,7 @@ where
             name: route.tool.clone(),
             arguments: call.arguments.clone(),
             deadline: party.deadline,
+            trace: call.trace.clone(),
             events: call.progress.then(|| context.events.clone()),
         };
         let called = ready.session.call_tool(call).await;

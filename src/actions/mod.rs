@@ -33,6 +33,7 @@ use crate::model::error::{ErrorCode, Failure};
 use crate::model::event::EventSink;
 use crate::model::json::{RawJson, Rope};
 use crate::model::settings::Settings;
+use crate::model::trace::Trace;
 use crate::{catalog, pool};
 use params::{Params, invalid};
 
@@ -68,6 +69,8 @@ pub struct CallTool {
     pub tool: ToolRef,
     /// A JSON object, passed on untouched.
     pub arguments: RawJson,
+    /// The trace that the call belongs to, if the host says so.
+    pub trace: Trace,
     /// Whether the host wants `progress` events.
     pub progress: bool,
     pub form: ResultForm,
@@ -118,6 +121,20 @@ impl Action {
             },
             other => return Err(unknown(other)),
         })
+    }
+
+    /// The action as part of this trace, the command's `trace`; one in `params._meta` is nearer.
+    ///
+    /// # Errors
+    /// `invalid_params`, for a call with values that are not valid.
+    pub fn traced(mut self, trace: Option<&RawJson>) -> Result<Self, Failure> {
+        if let (Self::CallTool(call), Some(trace)) = (&mut self, trace) {
+            let trace = read_trace("trace", trace)?;
+            if call.trace.is_empty() {
+                call.trace = trace;
+            }
+        }
+        Ok(self)
     }
 
     /// Whether later commands of the same user wait until its change is in force.
@@ -197,6 +214,7 @@ impl CallTool {
         Ok(Self {
             tool: ToolRef::read(params)?,
             arguments: params.object("arguments")?,
+            trace: read_trace("_meta", &params.object("_meta")?)?,
             progress: params.flag("progress")?,
             form: match params.text("result")?.as_deref() {
                 None => ResultForm::Joined,
@@ -208,6 +226,10 @@ impl CallTool {
             },
         })
     }
+}
+
+fn read_trace(member: &str, object: &RawJson) -> Result<Trace, Failure> {
+    Trace::read(object).map_err(|reason| invalid(format!("`{member}`: {reason}")))
 }
 
 impl ToolRef {

@@ -10,6 +10,7 @@ use crate::actions::{Action, CallTool, ResultForm, ToolRef};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::json::{RawJson, Rope};
 use crate::model::settings::Settings;
+use crate::model::trace::Trace;
 
 /// Call one tool and print what it answers
 #[derive(clap::Args, Debug)]
@@ -59,6 +60,7 @@ async fn call(args: &Args, arguments: RawJson, settings: &Settings) -> Result<Ro
             tool: args.tool.clone(),
         },
         arguments,
+        trace: Trace::default(),
         progress: false,
         form: ResultForm::Joined,
     });

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use crate::model::settings::{Faults, Flag, OwnEnvironment, Settings, Sources};
+use crate::model::settings::{Examined, Faults, Flag, OwnEnvironment, Settings, Sources};
 
 /// Flag beats environment beats file beats default.
 #[derive(Args, Debug, Default)]
@@ -55,6 +55,15 @@ impl Flags {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn load(self) -> Result<Settings, Faults> {
+        self.read(Settings::load)
+    }
+
+    /// Reads all settings as far as that is possible.
+    pub fn examine(self) -> Examined {
+        self.read(Settings::examine)
+    }
+
+    fn read<T>(self, how: impl FnOnce(Sources<'_>) -> T) -> T {
         let texts = [
             ("--api-base", "config.api_base", self.api_base),
             ("--naming", "daemon.naming", self.naming),
@@ -88,7 +97,7 @@ impl Flags {
             name,
             value,
         });
-        Settings::load(Sources {
+        how(Sources {
             lookup: &OwnEnvironment,
             file: self.config,
             data_dir: self.data_dir,

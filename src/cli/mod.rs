@@ -4,6 +4,7 @@ mod call;
 mod credential;
 mod demo_server;
 mod demo_tools;
+mod doctor;
 mod flags;
 mod guardian;
 mod log;
@@ -22,13 +23,13 @@ use std::sync::LazyLock;
 use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::model::redact::Redactor;
-use crate::model::settings::{Settings, documentation};
+use crate::model::settings::{PoolSettings, Settings, documentation};
 use flags::Flags;
 
 /// Settings or surroundings are wrong; nothing was started.
 const USAGE: u8 = 64;
 
-/// How far the limit of open files is raised: each server takes three and more.
+/// How far the limit of open files is raised at least: each server takes three and more.
 const OPEN_FILES: u64 = 65_536;
 
 /// The secrets of this process.
@@ -47,6 +48,7 @@ const EXAMPLES: &str = r#"Examples:
     mcp-client servers
     mcp-client tools books
     mcp-client settings
+    mcp-client doctor --connect
 
   Define a server, and set a user's credentials for it (asked for, or from stdin):
     mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
@@ -81,6 +83,7 @@ enum Command {
     Servers(servers::Args),
     Server(server::Args),
     Credential(credential::Args),
+    Doctor(doctor::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
     /// Print a settings file with every setting, its default and what it is for
@@ -96,7 +99,7 @@ impl Command {
     fn needs_guardian(&self) -> bool {
         matches!(
             self,
-            Self::Run | Self::Call(_) | Self::Tools(_) | Self::Servers(_)
+            Self::Run | Self::Call(_) | Self::Tools(_) | Self::Servers(_) | Self::Doctor(_)
         )
     }
 }
@@ -128,6 +131,13 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
     match command {
         Command::Transcript(args) => transcript::run(args),
         Command::DemoServer(args) => demo_server::run(args),
+        Command::Doctor(args) => {
+            let examined = flags.examine();
+            let settings = examined.settings.clone();
+            with(settings, async |settings| {
+                doctor::run(args, &settings, &examined, &REDACTOR).await
+            })
+        }
         Command::Settings => oneshot::print(documentation().trim_end()),
         Command::Completions { shell } => completions(shell),
         Command::Run => match run::Streams::claim() {
@@ -161,10 +171,16 @@ fn with_settings<F: Future<Output = ExitCode>>(
     flags: Flags,
     work: impl FnOnce(Settings) -> F,
 ) -> ExitCode {
-    let settings = match flags.load() {
-        Ok(settings) => settings,
-        Err(faults) => return fail(&format!("the settings are wrong:\n{faults}")),
-    };
+    match flags.load() {
+        Ok(settings) => with(settings, work),
+        Err(faults) => fail(&format!("the settings are wrong:\n{faults}")),
+    }
+}
+
+fn with<F: Future<Output = ExitCode>>(
+    settings: Settings,
+    work: impl FnOnce(Settings) -> F,
+) -> ExitCode {
     let secrets = [
         &settings.config.internal_token,
         &settings.store.url,
@@ -185,7 +201,7 @@ fn with_settings<F: Future<Output = ExitCode>>(
 
 fn prepare(settings: &Settings) -> io::Result<tokio::runtime::Runtime> {
     log::start(&settings.log, REDACTOR.clone())?;
-    raise_open_files();
+    raise_open_files(OPEN_FILES.max(descriptors_needed(&settings.pool)));
     // Only fails where a provider is installed already, which then is this one.
     let _ = rustls::crypto::ring::default_provider().install_default();
     // One thread: a command crosses the fewest hand-overs. stdin, stdout and SQLite have threads of
@@ -195,12 +211,16 @@ fn prepare(settings: &Settings) -> io::Result<tokio::runtime::Runtime> {
         .build()
 }
 
-fn raise_open_files() {
+/// For so many connections: three pipes and one descriptor to spare each, and what the daemon has open.
+fn descriptors_needed(pool: &PoolSettings) -> u64 {
+    let connections = u64::try_from(pool.max_connections).unwrap_or(u64::MAX);
+    connections.saturating_mul(4).saturating_add(1024)
+}
+
+fn raise_open_files(wanted: u64) {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);
-    let wanted = limit
-        .maximum
-        .map_or(OPEN_FILES, |maximum| maximum.min(OPEN_FILES));
+    let wanted = limit.maximum.map_or(wanted, |maximum| maximum.min(wanted));
     if limit.current.is_some_and(|current| current < wanted) {
         limit.current = Some(wanted);
         let _ = setrlimit(Resource::Nofile, limit);

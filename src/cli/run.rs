@@ -9,6 +9,7 @@ use tokio::sync::mpsc;
 use super::guardian::{self, Foundlings};
 use crate::actions::Actions;
 use crate::daemon::{Daemon, Lines, Notice, Stream, claim_stdin, claim_stdout, read_lines};
+use crate::mcp::Landlock;
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
 
@@ -56,12 +57,24 @@ async fn serve(
 ) -> Result<u8, Box<dyn std::error::Error>> {
     // First, so that no signal meets its default action any more.
     let notices = notices(guardian)?;
+    warn_of_missing_landlock();
     let lines = Lines::to(streams.output, settings.daemon.ascii)?;
     let actions = Actions::open(&settings, redactor.clone()).await?;
     let input = read_lines(streams.input, settings.daemon.max_line)?;
     tokio::spawn(reap_foundlings(signal(SignalKind::child())?));
     let daemon = Daemon::new(actions, settings, redactor, lines, input, notices);
     Ok(daemon.run().await)
+}
+
+fn warn_of_missing_landlock() {
+    let landlock = Landlock::of_this_kernel();
+    if !landlock.is_complete {
+        tracing::warn!(
+            abi = landlock.abi,
+            "this kernel cannot keep servers apart (Landlock ABI 6 is needed): one that is hostile \
+             can read and signal the processes of the others"
+        );
+    }
 }
 
 /// Signals that ask to end. SIGTERM is also what the kernel sends when the guardian dies.

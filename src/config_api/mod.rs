@@ -2,6 +2,7 @@
 
 mod edit;
 mod files;
+mod inspect;
 mod store;
 mod vault;
 mod wal;
@@ -19,6 +20,7 @@ use serde_json::value::RawValue;
 use tower::ServiceExt;
 
 pub use edit::Owner;
+pub use inspect::{Inspection, inspect};
 pub use store::{ServerRow, Store};
 pub use wal::Mark;
 

@@ -15,9 +15,9 @@ use crate::model::error::{ErrorCode, Failure};
 use crate::model::secret::Secret;
 use crate::model::settings::{Settings, StoreSettings};
 
-static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
+pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
 
-const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// An open store. Cloning shares it.
 #[derive(Clone)]
@@ -203,7 +203,7 @@ fn prepare(path: &Path, settings: &StoreSettings) -> Result<Vault, String> {
 }
 
 /// Where the SQLite file is.
-fn path(settings: &StoreSettings) -> Result<PathBuf, String> {
+pub(super) fn path(settings: &StoreSettings) -> Result<PathBuf, String> {
     let Some(url) = &settings.url else {
         return Ok(settings.data_dir.join("mcp-client.db"));
     };
@@ -256,7 +256,7 @@ async fn migrate(connection: &mut SqliteConnection) -> Result<(), String> {
 }
 
 /// The newest migration that was applied; `None` for an empty database.
-async fn schema_version(connection: &mut SqliteConnection) -> sqlx::Result<Option<i64>> {
+pub(super) async fn schema_version(connection: &mut SqliteConnection) -> sqlx::Result<Option<i64>> {
     let known: i64 = sqlx::query_scalar(
         "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
     )

@@ -13,6 +13,7 @@ use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::lines::{Level, Line, Lines};
+use super::metrics;
 use super::order::{Hold, Order, Releasing};
 use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
@@ -129,6 +130,7 @@ impl<P: Perform> Daemon<P> {
         if self.settings.daemon.ready_line {
             self.lines.send(protocol::ready());
         }
+        self.serve_metrics().await;
         let ending = self.read().await;
         let daemon = &self.settings.daemon;
         let close_grace = self.settings.pool.close_grace;
@@ -150,6 +152,17 @@ impl<P: Perform> Daemon<P> {
         match ending {
             Ok(()) => 0,
             Err(ending) => self.end_now(ending).await,
+        }
+    }
+
+    /// A port that cannot be had costs the operator's view, not the host's service.
+    async fn serve_metrics(&self) {
+        let Some(address) = self.settings.metrics.listen else {
+            return;
+        };
+        match metrics::serve(address, self.sight.clone()).await {
+            Ok(bound) => tracing::info!(%bound, "metrics are served"),
+            Err(error) => tracing::error!(%address, %error, "metrics cannot be served"),
         }
     }
 
@@ -342,6 +355,7 @@ impl<P: Perform> Daemon<P> {
             }
             Verb::Invoke { action, params } => {
                 let read = Action::parse(&action, params.as_ref())?;
+                let read = read.traced(command.trace.as_ref())?;
                 let deadline = read.deadline(&self.settings, command.timeout);
                 let entry = self.enter(caller.user.as_ref())?;
                 self.spawn(task, caller, (action, read), deadline, entry);

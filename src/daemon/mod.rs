@@ -2,6 +2,7 @@
 
 mod dispatch;
 mod lines;
+mod metrics;
 mod order;
 mod progress;
 mod protocol;

@@ -59,6 +59,8 @@ impl TaskId {
 pub struct Command {
     pub caller: Caller,
     pub timeout: Option<Duration>,
+    /// Unread: what it may hold is for the action to say.
+    pub trace: Option<RawJson>,
     pub verb: Verb,
 }
 
@@ -90,6 +92,8 @@ struct Envelope<'a> {
     params: Option<&'a RawValue>,
     #[serde(borrow)]
     user: Option<&'a RawValue>,
+    #[serde(borrow)]
+    trace: Option<&'a RawValue>,
 }
 
 #[derive(Deserialize)]
@@ -193,6 +197,7 @@ fn command(line: &Bytes, envelope: &Envelope) -> Result<Command, Failure> {
     Ok(Command {
         caller,
         timeout,
+        trace: envelope.trace.map(|raw| RawJson::part_of(line, raw)),
         verb,
     })
 }

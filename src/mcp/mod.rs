@@ -26,11 +26,12 @@ use crate::model::error::Failure;
 use crate::model::event::EventSink;
 use crate::model::json::RawJson;
 use crate::model::resolve::Target;
+use crate::model::trace::Trace;
 
 pub use connector::Connector;
 pub use family::own_children;
 pub use session::Session;
-pub use shim::{SHIM, become_server};
+pub use shim::{Landlock, SHIM, become_server, find as find_program};
 
 /// Opens connections. The pool is generic over it, so that its tests need no process.
 pub trait Connect: Send + Sync + 'static {
@@ -86,6 +87,8 @@ pub struct ToolCall {
     /// A JSON object, passed on untouched.
     pub arguments: RawJson,
     pub deadline: Deadline,
+    /// The trace that the host says the call belongs to.
+    pub trace: Trace,
     /// Where progress notifications go, if the host asked for them.
     pub events: Option<EventSink>,
 }

@@ -27,6 +27,9 @@ const AFTER_STOP: Duration = Duration::from_secs(1);
 /// How long any other gets after SIGTERM.
 const AFTER_TERM: Duration = Duration::from_secs(3);
 
+/// How long what an ended server wrote to stderr may take to be read.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
 /// Lines of stderr that are kept, and the bytes of each.
 const TAIL_LINES: usize = 20;
 const TAIL_LINE: usize = 2048;
@@ -126,10 +129,12 @@ impl Process {
         });
         let (alive_sender, alive) = watch::channel(false);
         let (exit_sender, exit) = watch::channel(None);
-        tokio::spawn(read_stderr(stderr, tail.clone(), alive_sender));
+        let words = tokio::spawn(read_stderr(stderr, tail.clone(), alive_sender));
         tokio::spawn(async move {
             let status = reap(guard, exits).await;
             family::end_strays(&mark).await;
+            // Whoever learns of the end reads its last words: they may still be in the pipe.
+            let _ = timeout(LAST_WORDS, words).await;
             exit_sender.send_replace(Some(status));
         });
         Ok((

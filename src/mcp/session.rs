@@ -26,8 +26,8 @@ use super::wire::{Answer, MAX_MESSAGE};
 use super::{Connected, ListedTools, ServerIdentity, ToolCall};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
-use crate::model::event::EventSink;
 use crate::model::json::RawJson;
+use crate::model::trace::Trace;
 
 /// Bounds of one `tools/list` walk.
 const MAX_PAGES: usize = 100;
@@ -134,7 +134,14 @@ impl Session {
         params.extend_from_slice(Value::from(&*call.name).to_string().as_bytes());
         params.extend_from_slice(b",\"arguments\":");
         params.extend_from_slice(call.arguments.bytes());
-        let slot = self.slot("tools/call", Some(call.name), params, call.events);
+        let slot = Slot::new(
+            "tools/call",
+            Some(call.name),
+            params.into(),
+            call.trace,
+            self.server_name.clone(),
+            call.events,
+        );
         let result = self.request(slot, call.deadline, Phase::Call).await?;
         self.complete(result, call.deadline)
     }
@@ -168,22 +175,6 @@ impl Session {
 
     fn is_modern(&self) -> bool {
         self.identity.protocol_version.as_str() >= "2026-07-28"
-    }
-
-    fn slot(
-        &self,
-        method: &'static str,
-        name: Option<Arc<str>>,
-        params: Vec<u8>,
-        events: Option<EventSink>,
-    ) -> Arc<Slot> {
-        Slot::new(
-            method,
-            name,
-            params.into(),
-            self.server_name.clone(),
-            events,
-        )
     }
 
     /// One raw request: its answer, or why there is none.
@@ -356,12 +347,15 @@ impl Session {
             Some(cursor) => format!("\"cursor\":{}", Value::from(cursor)).into_bytes(),
             None => Vec::new(),
         };
-        self.request(
-            self.slot("tools/list", None, params, None),
-            deadline,
-            Phase::List,
-        )
-        .await
+        let slot = Slot::new(
+            "tools/list",
+            None,
+            params.into(),
+            Trace::default(),
+            self.server_name.clone(),
+            None,
+        );
+        self.request(slot, deadline, Phase::List).await
     }
 
     /// A server without tools may say so by not knowing the method.

@@ -13,8 +13,8 @@ use std::process::{Command, ExitCode};
 
 use close_fds::CloseFdsBuilder;
 use landlock::{
-    AccessFs, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetError, Scope,
-    path_beneath_rules,
+    AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::process::{
     Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
@@ -97,8 +97,40 @@ fn isolate() -> Result<RestrictionStatus, RulesetError> {
         .restrict_self()
 }
 
+/// How far this kernel lets servers be kept apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Landlock {
+    /// The kernel's version of it; 0: there is none, or it is switched off.
+    pub abi: i32,
+    /// A server can neither read nor signal what is not its own.
+    pub is_complete: bool,
+}
+
+impl Landlock {
+    /// Tries what the shim does in a thread of its own: a domain binds the thread that makes it.
+    pub fn of_this_kernel() -> Self {
+        let tried = std::thread::spawn(isolate).join();
+        let Ok(Ok(status)) = tried else {
+            return Self {
+                abi: 0,
+                is_complete: false,
+            };
+        };
+        Self {
+            abi: match status.landlock {
+                LandlockStatus::Available {
+                    effective_abi,
+                    kernel_abi,
+                } => kernel_abi.unwrap_or(effective_abi as i32),
+                LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => 0,
+            },
+            is_complete: status.ruleset == RulesetStatus::FullyEnforced,
+        }
+    }
+}
+
 /// The file a command names: looked up in `path`, the child's `PATH`, unless it holds a slash.
-pub(super) fn find(command: &str, path: &OsStr) -> Option<PathBuf> {
+pub fn find(command: &str, path: &OsStr) -> Option<PathBuf> {
     if command.contains('/') {
         return Some(command.into()).filter(|file: &PathBuf| is_executable(file));
     }

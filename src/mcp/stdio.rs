@@ -328,7 +328,10 @@ mod tests {
     #[tokio::test]
     async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
         let (_unread, outbox) = outbox();
-        let slot = || Slot::new("tools/call", None, Bytes::new(), "x".into(), None);
+        let slot = || {
+            let trace = crate::model::trace::Trace::default();
+            Slot::new("tools/call", None, Bytes::new(), trace, "x".into(), None)
+        };
         let (begun, waiting) = (slot(), slot());
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
         pipe.writable().await.expect("an open pipe");

@@ -23,6 +23,7 @@ use super::noise::Noise;
 use super::wire::{Answer, CallId, Frame, call_id, frames};
 use crate::model::event::{Event, EventSink};
 use crate::model::json::RawJson;
+use crate::model::trace::Trace;
 
 /// One raw call under way. Travels in the request's extensions, so it is cloned with it.
 #[derive(Clone)]
@@ -34,6 +35,8 @@ pub(super) struct Slot {
     pub name: Option<Arc<str>>,
     /// The members of `params` but for `_meta`, as text: `"name":"x","arguments":{}`.
     pub params: Bytes,
+    /// Goes into `_meta`.
+    pub trace: Trace,
     pub server_name: Arc<str>,
     pub events: Option<EventSink>,
     answer: OnceLock<Answer>,
@@ -48,6 +51,7 @@ impl Slot {
         method: &'static str,
         name: Option<Arc<str>>,
         params: Bytes,
+        trace: Trace,
         server_name: Arc<str>,
         events: Option<EventSink>,
     ) -> Arc<Self> {
@@ -55,6 +59,7 @@ impl Slot {
             method,
             name,
             params,
+            trace,
             server_name,
             events,
             answer: OnceLock::new(),
@@ -346,6 +351,12 @@ fn render(id: CallId, slot: &Slot, request: &ClientRequest) -> Result<Bytes, ser
         .iter()
         .filter(|(name, _)| *name != "progressToken")
     {
+        line.push(b',');
+        serde_json::to_writer(&mut line, name)?;
+        line.push(b':');
+        serde_json::to_writer(&mut line, value)?;
+    }
+    for (name, value) in slot.trace.members() {
         line.push(b',');
         serde_json::to_writer(&mut line, name)?;
         line.push(b':');

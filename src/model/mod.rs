@@ -15,4 +15,5 @@ pub mod row;
 pub mod secret;
 pub mod settings;
 pub mod template;
+pub mod trace;
 pub mod unseen;

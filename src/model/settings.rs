@@ -9,11 +9,12 @@ mod read;
 mod tests;
 
 use std::ffi::OsString;
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::secret::Secret;
-pub use load::{Faults, Flag, Sources};
+pub use load::{Examined, Faults, Flag, Sources};
 pub use read::Given;
 
 /// One row of the table.
@@ -175,6 +176,11 @@ settings! {
         /// `text` or `json`.
         format: LogFormat = format("text"),
     }
+    /// Figures for a monitor.
+    metrics: MetricsSettings {
+        /// A loopback address and port, such as `127.0.0.1:9464`, where `GET /metrics` gives the figures of `stats` as Prometheus text; none: no port is opened.
+        listen: Option<SocketAddr> = loopback(""),
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -237,7 +243,7 @@ pub fn documentation() -> String {
             "list" => "[]".to_owned(),
             _ => format!("{:?}", setting.default),
         };
-        let none = if matches!(setting.kind, "text" | "secret") {
+        let none = if matches!(setting.kind, "text" | "secret" | "loopback") {
             "# "
         } else {
             ""

@@ -64,15 +64,47 @@ const CHILD_VARIABLES: &[&str] = &[
     "TERM",
 ];
 
+/// Where a setting's value comes from: the last one of a name is in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Origin {
+    /// `section.key`.
+    pub name: String,
+    /// The variable, the option or the file.
+    pub source: String,
+}
+
+/// Settings as far as they can be read, with all that is to be known of them.
+#[derive(Debug)]
+pub struct Examined {
+    pub settings: Settings,
+    /// The settings file that was read.
+    pub file: Option<PathBuf>,
+    pub origins: Vec<Origin>,
+    /// In the order file, environment, flags.
+    pub faults: Faults,
+}
+
 impl Settings {
     /// Reads all sources.
     ///
     /// # Errors
     /// Every fault of every source, in the order file, environment, flags.
     pub fn load(sources: Sources<'_>) -> Result<Self, Faults> {
+        let examined = Self::examine(sources);
+        if examined.faults.0.is_empty() {
+            Ok(examined.settings)
+        } else {
+            Err(examined.faults)
+        }
+    }
+
+    /// Reads all sources as far as that is possible.
+    pub fn examine(sources: Sources<'_>) -> Examined {
         let mut loading = Loading {
             lookup: sources.lookup,
             settings: Self::default(),
+            read: None,
+            origins: Vec::new(),
             faults: Vec::new(),
         };
         loading.file(sources.file);
@@ -80,10 +112,11 @@ impl Settings {
         loading.flags(&sources.flags);
         loading.data_dir(sources.data_dir);
         loading.child_environment();
-        if loading.faults.is_empty() {
-            Ok(loading.settings)
-        } else {
-            Err(Faults(loading.faults))
+        Examined {
+            settings: loading.settings,
+            file: loading.read,
+            origins: loading.origins,
+            faults: Faults(loading.faults),
         }
     }
 }
@@ -91,13 +124,19 @@ impl Settings {
 struct Loading<'a> {
     lookup: &'a dyn Lookup,
     settings: Settings,
+    read: Option<PathBuf>,
+    origins: Vec<Origin>,
     faults: Vec<String>,
 }
 
 impl Loading<'_> {
     fn set(&mut self, setting: &Setting, given: Given, shown: &str) {
-        if let Err(reason) = (setting.read)(&mut self.settings, given) {
-            self.faults.push(format!("{shown} {reason}"));
+        match (setting.read)(&mut self.settings, given) {
+            Ok(()) => self.origins.push(Origin {
+                name: setting.name(),
+                source: shown.to_owned(),
+            }),
+            Err(reason) => self.faults.push(format!("{shown} {reason}")),
         }
     }
 
@@ -152,7 +191,10 @@ impl Loading<'_> {
             return;
         };
         match self.lookup.file(&path) {
-            Ok(text) => self.table(&path, &text),
+            Ok(text) => {
+                self.table(&path, &text);
+                self.read = Some(path);
+            }
             Err(error) if error.kind() == std::io::ErrorKind::NotFound && !must_exist => {}
             Err(error) => self
                 .faults

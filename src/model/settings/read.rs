@@ -1,5 +1,6 @@
 //! Readers: one value, as written, to what it means. Their errors read after the setting's name.
 
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use super::{LogFormat, Naming};
@@ -102,6 +103,23 @@ pub(super) fn switch(given: Given) -> Read<bool> {
 
 pub(super) fn text(given: Given) -> Read<Option<String>> {
     Ok(Some(one(given)?).filter(|text| !text.is_empty()))
+}
+
+/// # Errors
+/// No address with a port, or one that others than this machine can reach.
+pub(super) fn loopback(given: Given) -> Read<Option<SocketAddr>> {
+    let Some(text) = text(given)? else {
+        return Ok(None);
+    };
+    match text.parse::<SocketAddr>() {
+        Ok(address) if address.ip().is_loopback() => Ok(Some(address)),
+        Ok(_) => Err(format!(
+            "must be an address of this machine alone (127.0.0.1 or [::1]); it is {text:?}"
+        )),
+        Err(_) => Err(format!(
+            "must be an address with a port, as in 127.0.0.1:9464; it is {text:?}"
+        )),
+    }
 }
 
 /// Never says what it was given.
