@@ -251,7 +251,11 @@ impl TappedHttp {
         let tap = self.tap.clone();
         SseStream::from_bytes_stream(bytes)
             .flat_map(move |event| {
-                pending.store(0, Ordering::Relaxed);
+                let is_too_large = pending.swap(0, Ordering::Relaxed) > MAX_MESSAGE;
+                if let (Err(_), true, Some(id)) = (&event, is_too_large, reply_to) {
+                    // What rmcp is told of it goes nowhere: the stream breaks off with the error.
+                    tap.settle(id, Answer::TooLarge);
+                }
                 stream::iter(tapped(&tap, event, reply_to))
             })
             .boxed()
