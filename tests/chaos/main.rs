@@ -53,8 +53,8 @@ const LONG: Bar = Bar {
 const KINDS: usize = 20;
 
 /// Scenes a round, kinds of fault a scene, and injections of each.
-const SCENES: usize = 4;
-const KINDS_AT_ONCE: usize = 3;
+const SCENES: usize = 3;
+const KINDS_AT_ONCE: usize = 4;
 const INJECTIONS: usize = 3;
 
 fn main() -> ExitCode {
@@ -178,7 +178,7 @@ fn draw(deck: &mut Vec<&'static Fault>, dice: &mut Dice) -> &'static Fault {
 /// Faults of some kinds at moments of the load: when so many of its commands have been sent. Kinds
 /// go on side by side.
 fn play_scene(stage: &Stage, kinds: &[&Fault], dice: &mut Dice) {
-    let commands = 500 + dice.below(200);
+    let commands = 700 + dice.below(300);
     let (sent, mut load) = (AtomicUsize::new(0), dice.fork());
     std::thread::scope(|scope| {
         scope.spawn(|| stage.load(&mut load, commands, &sent));
