@@ -52,10 +52,9 @@ const LONG: Bar = Bar {
 };
 const KINDS: usize = 20;
 
-/// Scenes a round, kinds of fault a scene, and injections of each.
+/// Scenes a round, and kinds of fault a scene.
 const SCENES: usize = 3;
 const KINDS_AT_ONCE: usize = 4;
-const INJECTIONS: usize = 3;
 
 fn main() -> ExitCode {
     let mut seed = None;
@@ -184,7 +183,8 @@ fn play_scene(stage: &Stage, kinds: &[&Fault], dice: &mut Dice) {
         scope.spawn(|| stage.load(&mut load, commands, &sent));
         for fault in kinds {
             let mut dice = dice.fork();
-            let mut moments: Vec<usize> = (0..INJECTIONS).map(|_| dice.below(commands)).collect();
+            let mut moments: Vec<usize> =
+                (0..fault.times()).map(|_| dice.below(commands)).collect();
             moments.sort_unstable();
             let sent = &sent;
             scope.spawn(move || {
