@@ -295,8 +295,14 @@ fn doomed(stage: &Stage) {
 
 fn slow_start(stage: &Stage) {
     let user = stage.user();
-    let call = stage.call(&user, "sleepy", "echo", Fails(&["starting"]));
-    stage.daemon.ask(call.with("timeout_ms", 100));
+    stage.act(&user, json!({"action": "list_servers"}), Success);
+    let call = stage.call(
+        &user,
+        "sleepy",
+        "echo",
+        Fails(&["starting", "config_unavailable"]),
+    );
+    stage.daemon.ask(call.with("timeout_ms", 200));
     stage.ask(&user, "sleepy", "echo", Success);
 }
 
@@ -388,7 +394,10 @@ fn deaf(stage: &Stage) {
     let user = stage.user();
     stage.ask(&user, "deaf", "echo", Success);
     let params = json!({"action": "disconnect_server", "server_name": "deaf", "force": true});
-    stage.daemon.send(Order::new("", params, Success));
+    // Not waited for: the config host may fail before it is read.
+    stage
+        .daemon
+        .send(Order::new("", params, Either(&["config_unavailable"])));
 }
 
 fn failing(dice: &mut Dice) -> Mode {

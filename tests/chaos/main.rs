@@ -115,7 +115,7 @@ fn run(seed: u64, bar: &Bar, tally: &Arc<Tally>, start: Instant) {
     let enough = |round: usize| {
         round >= ENDS.len() && tally.commands() >= bar.commands && tally.faults() >= bar.faults
     };
-    while !enough(round) && start.elapsed() < bar.time.mul_f64(0.9) {
+    while !enough(round) && start.elapsed() < bar.time.mul_f64(0.8) {
         round += 1;
         if ends.is_empty() {
             ends.extend(ENDS);
