@@ -542,8 +542,9 @@ fn an_answer_that_is_too_large_fails_alone() {
     });
     let fake = ground.stdio("odd", json!({"on": on}), |_| {});
     ground.http("far", json!({"on": on}), |_| {});
+    ground.http("stream", json!({"on": on, "http": {"sse": true}}), |_| {});
     let mut daemon = ground.daemon();
-    for server in ["odd", "far"] {
+    for server in ["odd", "far", "stream"] {
         let gated = daemon.send("alice", call(server, "gated", json!({"id": server})));
         let large = daemon.ask("alice", call_raw(server, "large", json!({})));
         assert!(large.text.len() > 10_000_000);

@@ -77,7 +77,7 @@ struct State {
     kept: HashMap<String, Answer>,
     calls: HashMap<String, Call>,
     /// While these last, everybody's command may fail so.
-    weather: Vec<(Instant, Option<Instant>, &'static str)>,
+    weather: Vec<(Option<Instant>, &'static str)>,
 }
 
 pub struct Ledger {
@@ -245,24 +245,19 @@ impl Ledger {
         state
             .weather
             .iter()
-            .any(|(_, until, allowed)| *allowed == code && until.is_none_or(|until| until >= since))
+            .any(|(until, allowed)| *allowed == code && until.is_none_or(|until| until >= since))
     }
 
-    /// From now on everybody's command may fail with `code`.
-    pub fn foul(&self, code: &'static str) {
-        self.state().weather.push((Instant::now(), None, code));
+    /// From now on everybody's command may fail with `code`, until that is [over](Self::fair).
+    pub fn foul(&self, code: &'static str) -> usize {
+        let mut state = self.state();
+        state.weather.push((None, code));
+        state.weather.len() - 1
     }
 
     /// No more, but for commands asked before now and `slack` more.
-    pub fn fair(&self, slack: Duration) {
-        let until = Instant::now() + slack;
-        for (_, end, _) in &mut self.state().weather {
-            end.get_or_insert(until);
-        }
-    }
-
-    pub fn outstanding(&self) -> usize {
-        self.state().outstanding
+    pub fn fair(&self, weather: usize, slack: Duration) {
+        self.state().weather[weather].0 = Some(Instant::now() + slack);
     }
 
     /// Waits until less than `most` commands are on their way; false: that did not come.

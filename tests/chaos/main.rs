@@ -3,7 +3,7 @@
 //! answer is its own, nothing ran twice, no secret left its owner, no process, thread or descriptor
 //! stays, and a plain call works.
 //!
-//! `scripts/chaos [--seed N] [--long]`.
+//! `scripts/chaos [--seed N] [--long | --measure]`.
 
 #[path = "../ground/mod.rs"]
 mod ground;
@@ -14,6 +14,7 @@ mod ends;
 mod faults;
 mod journals;
 mod ledger;
+mod measure;
 mod processes;
 mod secrets;
 mod servers;
@@ -25,6 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use daemon::PATIENCE;
 use dice::Dice;
 use ends::{DRAIN, ENDS, End};
 use faults::{FAULTS, Fault};
@@ -50,21 +52,22 @@ const LONG: Bar = Bar {
 };
 const KINDS: usize = 20;
 
-/// Scenes a round, kinds of fault and injections a scene.
-const SCENES: usize = 5;
-const KINDS_AT_ONCE: usize = 3;
-const INJECTIONS: usize = 7;
+/// Scenes a round, and kinds of fault a scene.
+const SCENES: usize = 3;
+const KINDS_AT_ONCE: usize = 4;
 
 fn main() -> ExitCode {
     let mut seed = None;
     let mut bar = SHORT;
+    let mut measures = false;
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         match word.as_str() {
             "--seed" => seed = words.next().and_then(|number| number.parse().ok()),
             "--long" => bar = LONG,
+            "--measure" => measures = true,
             _ => {
-                eprintln!("usage: scripts/chaos [--seed N] [--long] [--release]");
+                eprintln!("usage: scripts/chaos [--seed N] [--long] [--measure] [--release]");
                 return ExitCode::from(64);
             }
         }
@@ -72,8 +75,17 @@ fn main() -> ExitCode {
     let seed = seed.unwrap_or_else(|| u64::from(std::process::id()) ^ nanoseconds());
     // Whatever is left behind falls to us, and is seen.
     rustix::process::set_child_subreaper(Some(rustix::process::getpid())).expect("a subreaper");
-    println!("seed {seed}");
     let tally = Arc::new(Tally::default());
+    if measures {
+        measure::all(&tally);
+        println!("{tally}");
+        return if tally.is_clean() {
+            ExitCode::SUCCESS
+        } else {
+            ExitCode::FAILURE
+        };
+    }
+    println!("seed {seed}");
     let start = Instant::now();
     run(seed, &bar, &tally, start);
     println!("{tally}");
@@ -103,7 +115,7 @@ fn run(seed: u64, bar: &Bar, tally: &Arc<Tally>, start: Instant) {
     let enough = |round: usize| {
         round >= ENDS.len() && tally.commands() >= bar.commands && tally.faults() >= bar.faults
     };
-    while !enough(round) && start.elapsed() < bar.time.mul_f64(0.9) {
+    while !enough(round) && start.elapsed() < bar.time.mul_f64(0.8) {
         round += 1;
         if ends.is_empty() {
             ends.extend(ENDS);
@@ -139,12 +151,13 @@ fn play_round(
     let place = format!("{place} (log {level}, idle {idle})");
     tally.scene(format!("{place}, warming up"));
     let stage = Stage::new(tally, &settings);
+    stage.warm_up();
     stage.settle();
     for scene in 1..=SCENES {
         let kinds: Vec<&Fault> = (0..KINDS_AT_ONCE).map(|_| draw(deck, dice)).collect();
         let names: Vec<&str> = kinds.iter().map(|fault| fault.name).collect();
         tally.scene(format!("{place}, scene {scene}: {}", names.join("; ")));
-        play_scene(&stage, &kinds, dice, tally);
+        play_scene(&stage, &kinds, dice);
         stage.settle();
     }
     tally.scene(format!("{place}, end: {}", end.name));
@@ -161,24 +174,28 @@ fn draw(deck: &mut Vec<&'static Fault>, dice: &mut Dice) -> &'static Fault {
     deck.pop().expect("filled")
 }
 
-/// Faults of some kinds at moments of the load: when so many of its commands have been sent.
-fn play_scene(stage: &Stage, kinds: &[&Fault], dice: &mut Dice, tally: &Tally) {
-    let commands = 300 + dice.below(200);
-    let mut moments: Vec<usize> = (0..INJECTIONS).map(|_| dice.below(commands)).collect();
-    moments.sort_unstable();
+/// Faults of some kinds at moments of the load: when so many of its commands have been sent. Kinds
+/// go on side by side.
+fn play_scene(stage: &Stage, kinds: &[&Fault], dice: &mut Dice) {
+    let commands = 700 + dice.below(300);
     let (sent, mut load) = (AtomicUsize::new(0), dice.fork());
     std::thread::scope(|scope| {
-        let loading = scope.spawn(|| stage.load(&mut load, commands, &sent));
-        for (number, moment) in moments.into_iter().enumerate() {
-            wait_until(Duration::from_secs(30), || {
-                sent.load(Ordering::SeqCst) >= moment || loading.is_finished()
+        scope.spawn(|| stage.load(&mut load, commands, &sent));
+        for fault in kinds {
+            let mut dice = dice.fork();
+            let mut moments: Vec<usize> =
+                (0..fault.times()).map(|_| dice.below(commands)).collect();
+            moments.sort_unstable();
+            let sent = &sent;
+            scope.spawn(move || {
+                for moment in moments {
+                    wait_until(PATIENCE, || sent.load(Ordering::SeqCst) >= moment);
+                    fault.inject(stage, &mut dice);
+                }
             });
-            let fault = kinds[number % kinds.len()];
-            (fault.inject)(stage, dice);
-            tally.fault(fault.name);
         }
     });
-    if !stage.daemon.ledger.wait_below(64, Duration::from_secs(45)) {
-        tally.blame(Wrong::Other, "the load stands still");
+    if !stage.daemon.ledger.wait_below(64, PATIENCE) {
+        stage.tally.blame(Wrong::Other, "the load stands still");
     }
 }

@@ -62,8 +62,9 @@ pub fn describe(pid: i32) -> String {
 pub struct Holdings {
     pub resident: u64,
     pub threads: u64,
-    /// Only root sees those of a process that hides its memory.
-    pub descriptors: Option<usize>,
+    /// Descriptors; only root sees those of a process that hides its memory.
+    pub files: usize,
+    pub sockets: usize,
 }
 
 pub fn holdings(pid: i32) -> Option<Holdings> {
@@ -72,13 +73,26 @@ pub fn holdings(pid: i32) -> Option<Holdings> {
         let line = status.lines().find_map(|line| line.strip_prefix(name))?;
         line.split_whitespace().next()?.parse::<u64>().ok()
     };
+    let (sockets, files) = descriptors(pid);
     Some(Holdings {
         resident: number("VmRSS:")? * 1024,
         threads: number("Threads:")?,
-        descriptors: fs::read_dir(format!("/proc/{pid}/fd"))
-            .ok()
-            .map(Iterator::count),
+        files,
+        sockets,
     })
+}
+
+fn descriptors(pid: i32) -> (usize, usize) {
+    let entries = fs::read_dir(format!("/proc/{pid}/fd"))
+        .into_iter()
+        .flatten();
+    let targets = entries
+        .flatten()
+        .filter_map(|entry| fs::read_link(entry.path()).ok());
+    let targets: Vec<_> = targets.collect();
+    let is_socket = |target: &&std::path::PathBuf| target.to_string_lossy().starts_with("socket:");
+    let sockets = targets.iter().filter(is_socket).count();
+    (sockets, targets.len() - sockets)
 }
 
 /// Processor time a process has used.

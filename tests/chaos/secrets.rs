@@ -32,7 +32,10 @@ pub fn canaries(text: &str) -> impl Iterator<Item = Canary<'_>> {
 
 /// The secrets handed out: what a user's secret for a server was, and until when.
 #[derive(Default)]
-pub struct Vault(Mutex<HashMap<(String, String), Vec<(String, Instant)>>>);
+pub struct Vault(Mutex<HashMap<Owner, Vec<(String, Instant)>>>);
+
+/// A user, and the server the secret is for.
+type Owner = (String, String);
 
 impl Vault {
     /// A new secret, in force from now on.

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, RwLock};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -23,8 +23,9 @@ pub const TTL: Duration = Duration::from_millis(200);
 const MEMORY_SLACK: u64 = 64 * 1024 * 1024;
 /// Threads that come and go with blocking work, and end on their own when idle.
 const THREAD_SLACK: u64 = 12;
-/// Connections to the config host and to HTTP servers are kept open a while.
-const DESCRIPTOR_SLACK: usize = 16;
+/// Connections to the config host and to HTTP servers are kept open a while: two a command that was
+/// on its way at once, at most.
+const SOCKET_SLACK: usize = 1024;
 /// Users of the load, whose calls must all succeed.
 const REGULARS: usize = 6;
 
@@ -35,6 +36,10 @@ pub struct Stage {
     pub vault: Vault,
     pub journals: Mutex<Journals>,
     pub regulars: Vec<String>,
+    /// Faults that need the config host as it is read; those that change it write.
+    pub config: RwLock<()>,
+    /// Held by the fault that changes the definition of `toggle`.
+    pub toggling: Mutex<()>,
     next_user: AtomicUsize,
     next_marker: AtomicUsize,
     /// Processes of the harness that are none of the daemon's.
@@ -62,6 +67,8 @@ impl Stage {
             vault: Vault::default(),
             journals: Mutex::new(journals),
             regulars: vec![],
+            config: RwLock::default(),
+            toggling: Mutex::default(),
             next_user: AtomicUsize::new(0),
             next_marker: AtomicUsize::new(0),
             ours,
@@ -78,6 +85,13 @@ impl Stage {
             self.renew(&user, server);
         }
         user
+    }
+
+    /// The daemon has read what is in force for the regulars, and can do without the config host.
+    pub fn warm_up(&self) {
+        for user in &self.regulars {
+            self.act(user, json!({"action": "list_servers"}), Expect::Success);
+        }
     }
 
     /// A new secret of a user, in force with the next snapshot.
@@ -128,7 +142,7 @@ impl Stage {
     pub fn load(&self, dice: &mut Dice, commands: usize, sent: &AtomicUsize) {
         for _ in 0..commands {
             if !self.daemon.ledger.wait_below(64, PATIENCE) {
-                return;
+                return sent.store(usize::MAX, Ordering::SeqCst);
             }
             self.daemon.send(self.honest(dice));
             sent.fetch_add(1, Ordering::SeqCst);
@@ -202,11 +216,8 @@ impl Stage {
         let is_back = |now: Holdings| {
             now.resident <= before.resident + MEMORY_SLACK
                 && now.threads <= before.threads + THREAD_SLACK
-                && now.descriptors.unwrap_or(0)
-                    <= before
-                        .descriptors
-                        .unwrap_or(usize::MAX)
-                        .saturating_add(DESCRIPTOR_SLACK)
+                && now.files <= before.files
+                && now.sockets <= before.sockets + SOCKET_SLACK
         };
         if !wait_until(Duration::from_secs(5), || now().is_some_and(is_back)) {
             self.tally

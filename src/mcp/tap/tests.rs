@@ -14,6 +14,7 @@ pub(in crate::mcp) fn call(tap: &Tap, id: i64, events: Option<EventSink>) -> (Ar
         "tools/call",
         Some("t".into()),
         params,
+        Trace::default(),
         "books".into(),
         events,
     );
