@@ -78,7 +78,7 @@ fn a_user_who_floods_a_slow_server_starves_nobody() {
             answer.failure("call_timeout");
         }
     }
-    assert_eq!(refused, 200 - 12, "four run and eight wait");
+    assert_eq!(refused, 200 - 64, "four run and sixty wait");
     daemon.finish();
 }
 

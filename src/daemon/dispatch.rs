@@ -32,6 +32,9 @@ use crate::pool::{Bulkheads, Entry, Place};
 /// What a user whose commands are as many as may is told to wait.
 const BUSY: Duration = Duration::from_secs(1);
 
+/// Commands of one user that may wait for each one that runs: a script piped in is no flood.
+const WAITING: usize = 15;
+
 /// How much later than its deadline a command is answered for an action that overran it.
 const OVERRUN: Duration = Duration::from_secs(1);
 
@@ -111,7 +114,7 @@ impl<P: Perform> Daemon<P> {
         Self {
             actions,
             order: Order::new(settings.daemon.barrier_timeout),
-            users: Bulkheads::new(settings.daemon.max_per_user),
+            users: Bulkheads::new(settings.daemon.max_per_user, WAITING),
             settings,
             level: lines.level(),
             running: tasks.running(),

@@ -720,12 +720,12 @@ async fn running_commands_are_bounded() {
 #[tokio::test(start_paused = true)]
 async fn a_user_who_floods_is_refused_and_costs_the_others_nothing() {
     let mut rig = Rig::with(|settings| settings.daemon.max_per_user = 2);
-    rig.send_all((0..7).map(|task| by("ann", call(task, "gate", "wait"))))
+    rig.send_all((0..33).map(|task| by("ann", call(task, "gate", "wait"))))
         .await;
     let refused = rig.line().await;
     assert_eq!(
         (&refused["task_id"], code(&refused)),
-        (&json!(6), "overloaded")
+        (&json!(32), "overloaded")
     );
     let details = &refused["details"];
     assert_eq!(
@@ -735,16 +735,16 @@ async fn a_user_who_floods_is_refused_and_costs_the_others_nothing() {
     rig.settle().await;
     assert_eq!(rig.scene.log(), ["begin gate", "begin gate"]);
 
-    rig.send_all([by("bob", call(7, "s", "echo")), call(8, "s", "echo")])
+    rig.send_all([by("bob", call(70, "s", "echo")), call(80, "s", "echo")])
         .await;
     rig.answers(2).await;
     rig.scene.open("gate");
     rig.line().await;
     rig.settle().await;
     assert_eq!(rig.scene.log().len(), 4, "one has ended, the next begun");
-    rig.scene.gate("gate").add_permits(5);
-    rig.answers(5).await;
-    rig.send(by("ann", call(9, "s", "echo"))).await;
+    rig.scene.gate("gate").add_permits(31);
+    rig.answers(31).await;
+    rig.send(by("ann", call(90, "s", "echo"))).await;
     assert_eq!(rig.line().await["success"], true);
     assert_eq!(rig.end().await, 0);
 }

@@ -7,12 +7,10 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// How many may wait for each one that may be inside.
-const WAITING: usize = 15;
-
 /// One bulkhead a key, for as long as somebody is behind it.
 pub struct Bulkheads<K> {
     at_once: usize,
+    waiting: usize,
     held: Mutex<HashMap<K, Weak<Bulkhead>>>,
 }
 
@@ -36,10 +34,11 @@ pub struct Place {
 }
 
 impl<K: Clone + Eq + Hash> Bulkheads<K> {
-    /// `at_once`: those inside, at least one.
-    pub fn new(at_once: usize) -> Self {
+    /// `at_once`: those inside, at least one; `waiting`: those that may wait for each of these.
+    pub fn new(at_once: usize, waiting: usize) -> Self {
         Self {
-            at_once: at_once.clamp(1, Semaphore::MAX_PERMITS / (1 + WAITING)),
+            at_once: at_once.clamp(1, Semaphore::MAX_PERMITS / (1 + waiting)),
+            waiting,
             held: Mutex::default(),
         }
     }
@@ -67,7 +66,7 @@ impl<K: Clone + Eq + Hash> Bulkheads<K> {
             held.retain(|_, bulkhead| bulkhead.strong_count() > 0);
         }
         let made = Arc::new(Bulkhead {
-            entries: Arc::new(Semaphore::new(self.at_once * (1 + WAITING))),
+            entries: Arc::new(Semaphore::new(self.at_once * (1 + self.waiting))),
             places: Arc::new(Semaphore::new(self.at_once)),
         });
         held.insert(key.clone(), Arc::downgrade(&made));
@@ -94,8 +93,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn so_many_are_inside_twice_as_many_wait_and_others_are_untouched() {
-        let bulkheads = Bulkheads::new(2);
+    fn so_many_are_inside_more_wait_and_others_are_untouched() {
+        let bulkheads = Bulkheads::new(2, 2);
         let entries: Vec<_> = (0..6).map_while(|_| bulkheads.enter(&"full")).collect();
         assert_eq!(entries.len(), 6);
         assert!(bulkheads.enter(&"full").is_none());
@@ -117,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_key_that_nobody_uses_is_forgotten() {
-        let bulkheads = Bulkheads::new(1);
+        let bulkheads = Bulkheads::new(1, 2);
         for user in 0..10_000 {
             drop(bulkheads.enter(&user));
         }

@@ -103,7 +103,7 @@ impl<C: Connect> Pool<C> {
             max_in_flight: settings.max_in_flight.clamp(1, Semaphore::MAX_PERMITS),
             slots: Mutex::default(),
             room: Room::new(settings),
-            callers: Bulkheads::new(calls_per_server),
+            callers: Bulkheads::new(calls_per_server, 2),
             starts: Semaphore::new(2 * cores),
             tasks: TaskTracker::new(),
             hurry: CancellationToken::new(),
