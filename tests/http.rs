@@ -340,17 +340,3 @@ fn a_redirect_is_a_failure_and_its_target_is_never_contacted() {
     assert_eq!(recorder.events_of("request").len(), 0);
     daemon.finish();
 }
-
-#[test]
-fn credentials_are_not_sent_to_another_machine_over_plain_http() {
-    let ground = Ground::new();
-    ground.http("books", json!({}), |row| {
-        row.header("Authorization", "Bearer ${user.KEY}");
-        row.set("url", "http://mcp.example.com/mcp");
-    });
-    ground.credentials("alice", "books", json!({"KEY": "k"}));
-    let mut daemon = ground.daemon();
-    let answer = daemon.ask("alice", call("books", "echo", json!({})));
-    assert_eq!(answer.failure("config_invalid")["field"], "url");
-    daemon.finish();
-}

@@ -252,7 +252,6 @@ pub(super) fn public(name: &str) -> ServerEntry {
             credential_fields: json!([]),
             isolation: None,
             sandbox: true,
-            allow_plain_http: false,
             extra: Map::new(),
         },
         user_credentials: None,

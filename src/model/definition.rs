@@ -45,8 +45,6 @@ pub struct Definition {
     pub isolation: Option<Isolation>,
     /// A stdio server is kept from reading and signalling other processes.
     pub sandbox: bool,
-    /// Credentials may go to a remote host over http.
-    pub allow_plain_http: bool,
     /// Columns that are not ours to read, passed on in `list_servers` (`tool_meta`, `tool_display`).
     pub extra: Map<String, Value>,
 }

@@ -203,7 +203,9 @@ fn launch(
     };
     match template {
         Template::Stdio { command, args, env } => {
-            warn_of_secret_in_args(definition, args);
+            if args.iter().any(|arg| arg.contains("${user.")) {
+                warn_once(definition, SECRET_IN_ARGS);
+            }
             Ok(Launch::Stdio {
                 command: command.clone(),
                 args: args
@@ -220,7 +222,9 @@ fn launch(
             let mut list =
                 template::expand_headers(headers, env, &fields).map_err(faulty("headers"))?;
             add_automatic_headers(&mut list, credentials).map_err(faulty("headers"))?;
-            refuse_plain_http(definition, url, headers, list.len() > headers.len())?;
+            if is_open_to_the_network(url, headers, list.len() > headers.len()) {
+                warn_once(definition, OPEN_TO_THE_NETWORK);
+            }
             Ok(Launch::Http {
                 url: template::expand_url(url, &fields)
                     .map(Secret::new)
@@ -282,25 +286,13 @@ fn add_automatic_headers(
     Ok(())
 }
 
-/// Credentials do not cross a network in the open, unless the definition says that they may.
-fn refuse_plain_http(
-    definition: &Definition,
-    url: &str,
-    headers: &BTreeMap<String, String>,
-    automatic: bool,
-) -> Result<(), Failure> {
+/// Whether credentials cross a network in the open.
+fn is_open_to_the_network(url: &str, headers: &BTreeMap<String, String>, automatic: bool) -> bool {
     let carries = automatic
         || headers
             .iter()
             .any(|(name, value)| value.contains("${") || template::is_credential_header(name));
-    if !carries || definition.allow_plain_http || !template::is_plain_and_remote(url) {
-        return Ok(());
-    }
-    Err(config_invalid(
-        definition,
-        "url",
-        "is http:// to another machine, and credentials go with it in the open: use https://, or set allow_plain_http",
-    ))
+    carries && template::is_plain_and_remote(url)
 }
 
 fn flaw_failure(definition: &Definition, column: &str, flaw: Flaw) -> Failure {
@@ -338,18 +330,15 @@ fn config_invalid(definition: &Definition, field: &str, reason: &str) -> Failure
     .with("field", field)
 }
 
-/// Once for each server and process: whoever lists processes sees the arguments.
-fn warn_of_secret_in_args(definition: &Definition, args: &[String]) {
-    static WARNED: LazyLock<Mutex<BTreeSet<ServerId>>> = LazyLock::new(Mutex::default);
-    if !args.iter().any(|arg| arg.contains("${user.")) {
-        return;
-    }
+const SECRET_IN_ARGS: &str = "args hold a credential, which everybody who can list processes sees: pass it in env_template instead";
+const OPEN_TO_THE_NETWORK: &str = "credentials go over http:// to another machine, where everybody on the way can read them: use https://";
+
+/// Once for each server and process.
+fn warn_once(definition: &Definition, warning: &'static str) {
+    static WARNED: LazyLock<Mutex<BTreeSet<(ServerId, &str)>>> = LazyLock::new(Mutex::default);
     let mut warned = WARNED.lock().unwrap_or_else(PoisonError::into_inner);
-    if warned.insert(definition.id.clone()) {
-        tracing::warn!(
-            server = %definition.name,
-            "args hold a credential, which everybody who can list processes sees: pass it in env_template instead"
-        );
+    if warned.insert((definition.id.clone(), warning)) {
+        tracing::warn!(server = %definition.name, "{warning}");
     }
 }
 

@@ -443,3 +443,35 @@ proptest! {
         prop_assert_eq!(first, show(&a, true));
     }
 }
+
+#[test]
+fn credentials_in_the_open_are_noticed() {
+    let header = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+    let far = "http://mcp.example.com/mcp";
+    let key = header("X-Key", "${user.KEY}");
+    assert!(is_open_to_the_network(far, &key, false));
+    assert!(is_open_to_the_network(
+        far,
+        &header("Authorization", "Bearer x"),
+        false
+    ));
+    assert!(
+        is_open_to_the_network(far, &BTreeMap::new(), true),
+        "an automatic header"
+    );
+    assert!(!is_open_to_the_network(
+        far,
+        &header("X-Color", "red"),
+        false
+    ));
+    assert!(!is_open_to_the_network(
+        "https://mcp.example.com/mcp",
+        &key,
+        false
+    ));
+    assert!(!is_open_to_the_network(
+        "http://127.0.0.1:1/mcp",
+        &key,
+        false
+    ));
+}

@@ -48,7 +48,7 @@ pub fn definition(row: Value) -> Option<Definition> {
     let is_public = flag("is_public", false);
     let is_enabled = flag("is_enabled", true);
     let requires_credentials = flag("requires_credentials", false);
-    let (sandbox, allow_plain_http) = (flag("sandbox", true), flag("allow_plain_http", false));
+    let sandbox = flag("sandbox", true);
     let (use_sse, stateless) = (flag("use_sse", false), flag("stateless", false));
     let mut keep = |result: Result<(), ConfigFault>| faults.extend(result.err());
     let transport = transport_type(&row, use_sse, stateless);
@@ -82,7 +82,6 @@ pub fn definition(row: Value) -> Option<Definition> {
             .unwrap_or_else(|| Value::Array(Vec::new())),
         isolation: isolation.ok().flatten(),
         sandbox,
-        allow_plain_http,
         extra: PASSED_ON
             .iter()
             .filter_map(|column| row.remove_entry(*column))

@@ -200,8 +200,8 @@ fn parse_url(text: &str) -> Result<Url, Flaw> {
     Ok(url)
 }
 
-/// Whether requests to the url cross a network unencrypted: http to anything but localhost and
-/// addresses of this machine or a private network.
+/// Whether requests to the url cross a network unencrypted: http to anything but localhost, a name
+/// without a domain (a container's, say) and addresses of this machine or a private network.
 pub fn is_plain_and_remote(template: &str) -> bool {
     let Ok(url) = neutral_url(template) else {
         return false;
@@ -218,7 +218,7 @@ pub fn is_plain_and_remote(template: &str) -> bool {
         },
         Some(Host::Domain(name)) => {
             let name = name.trim_end_matches('.');
-            name == "localhost" || name.ends_with(".localhost")
+            !name.contains('.') || name.ends_with(".localhost")
         }
         None => false,
     };

@@ -337,6 +337,7 @@ fn plain_http_stays_near() {
     for near in [
         "http://localhost/mcp",
         "http://a.localhost:80",
+        "http://books:8000/mcp",
         "http://127.0.0.2:3000",
         "http://[::1]/",
         "http://10.0.0.7",

@@ -12,6 +12,8 @@ use tokio::time::{Instant, timeout_at};
 use super::bulkhead;
 use crate::model::error::{ErrorCode, Failure};
 
+/// Callers that may wait for each call that runs: a burst is no flood.
+const WAITING: usize = 15;
 /// What a caller that finds no place is told to wait.
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 
@@ -41,7 +43,7 @@ impl Usage {
         let (returned, receiver) = oneshot::channel();
         let usage = Self {
             places: Arc::new(Semaphore::new(limit)),
-            queue: Semaphore::new(limit.saturating_mul(2).min(Semaphore::MAX_PERMITS)),
+            queue: Semaphore::new(limit.saturating_mul(WAITING).min(Semaphore::MAX_PERMITS)),
             limit,
             since: now,
             last_used: AtomicU64::new(0),

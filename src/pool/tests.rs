@@ -382,7 +382,7 @@ async fn a_connection_takes_so_many_calls_at_once_and_so_many_wait() {
     let (pool, _) = pool_with(&settings);
     let one = pool.acquire(&books(), soon()).await.unwrap();
     let _two = pool.acquire(&books(), soon()).await.unwrap();
-    let waiting: Vec<_> = (0..4).map(|_| ask(&pool, &books())).collect();
+    let waiting: Vec<_> = (0..30).map(|_| ask(&pool, &books())).collect();
     settle().await;
     let refused = pool.acquire(&books(), soon()).await.err().unwrap();
     assert_eq!(refused.code, ErrorCode::Overloaded);
