@@ -260,6 +260,8 @@ pub(super) mod tests {
                     assert_eq!(id, ids.find_map(slow_id));
                 }
             }
+            // What a member that nobody looks at holds need not be UTF-8.
+            Err(_) if std::str::from_utf8(text).is_err() => {}
             Err(_) => assert_eq!(
                 shape(&seen[0]),
                 id.map_or(Shape::Noise, |id| Shape::Broken(Some(id)))
