@@ -23,8 +23,9 @@ use serde_json::Value;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
+use url::Url;
 
-use super::http::{self as mcp_http, TappedHttp};
+use super::http::{self as mcp_http, Endpoint};
 use super::process::{Process, Program};
 use super::session::{Link, Session};
 use super::stdio::StdioTransport;
@@ -235,14 +236,15 @@ impl Connector {
         give_up: Instant,
     ) -> Result<Session, Refused> {
         let tap = Tap::new(target.server_name.clone());
-        let client = TappedHttp {
-            client: self.http.clone(),
-            tap: tap.clone(),
-            headers: HeaderMap::from_iter(headers.iter().cloned()),
-        };
+        let parsed = Url::parse(url.expose()).map_err(|_| Refused {
+            failure: Failure::new(ErrorCode::ConfigInvalid, "its url cannot be read"),
+            is_final: true,
+        })?;
+        let headers = HeaderMap::from_iter(headers.iter().cloned());
+        let endpoint = Endpoint::new(self.http.clone(), tap.clone(), parsed, headers);
         let config = StreamableHttpClientTransportConfig::with_uri(url.expose())
             .max_concurrent_requests(self.max_in_flight);
-        let transport = StreamableHttpClientTransport::with_client(client, config);
+        let transport = StreamableHttpClientTransport::with_client(endpoint.clone(), config);
         let stop = CancellationToken::new();
         let speaking = match era {
             Era::Modern => self.initialize_timeout / 2,
@@ -255,7 +257,7 @@ impl Connector {
             () = tap.noise().faulted() => Err(None),
         };
         match served {
-            Ok(running) => finish(target, running, tap, era, Link::Http, stop).await,
+            Ok(running) => finish(target, running, tap, era, Link::Http(endpoint), stop).await,
             Err(error) => Err(explain(&tap, era, error, None)),
         }
     }

@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use futures::FutureExt;
-use rmcp::model::{
-    CancelledNotification, CancelledNotificationParam, ClientRequest, CustomRequest, RequestId,
-};
-use rmcp::service::{Peer, PeerRequestOptions, RequestHandle, RunningService, ServiceError};
+use rmcp::model::{ClientRequest, CustomRequest};
+use rmcp::service::{Peer, PeerRequestOptions, RunningService, ServiceError};
 use rmcp::{RoleClient, Service};
 use serde::Deserialize;
 use serde_json::Value;
@@ -18,16 +15,15 @@ use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::http::was_refused;
+use super::http::{Endpoint, was_refused};
 use super::process::Process;
 use super::stdio::Outbox;
-use super::tap::{RawCall, Slot, Tap};
+use super::tap::{RawCall, Request, Slot, Tap};
 use super::wire::{Answer, MAX_MESSAGE};
 use super::{Connected, ListedTools, ServerIdentity, ToolCall};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 use crate::model::json::RawJson;
-use crate::model::trace::Trace;
 
 /// Bounds of one `tools/list` walk.
 const MAX_PAGES: usize = 100;
@@ -43,7 +39,7 @@ pub(super) enum Link {
         process: Arc<Process>,
         outbox: Arc<Outbox>,
     },
-    Http,
+    Http(Endpoint),
 }
 
 /// A live MCP session; many calls run on it at once.
@@ -52,6 +48,7 @@ pub struct Session {
     server_name: Arc<str>,
     peer: Peer<RoleClient>,
     tap: Arc<Tap>,
+    link: Link,
     identity: ServerIdentity,
     /// Set once, when the connection has died or was closed.
     death: watch::Receiver<Option<Failure>>,
@@ -76,7 +73,7 @@ impl Session {
         let (gone_sender, gone) = watch::channel(false);
         let closing = Arc::new(AtomicBool::new(false));
         let (name, was_closed) = (server_name.clone(), closing.clone());
-        let (watched, ending) = (tap.clone(), stop.clone());
+        let (watched, ending, carried) = (tap.clone(), stop.clone(), link.clone());
         tokio::spawn(async move {
             let mut ended = std::pin::pin!(running.waiting());
             tokio::select! {
@@ -93,6 +90,7 @@ impl Session {
                 None => post_mortem(&name, &link, was_closed).await,
             };
             death_sender.send_replace(Some(failure));
+            watched.end();
             if let Link::Stdio { process, .. } = &link {
                 process.end().await;
             }
@@ -104,6 +102,7 @@ impl Session {
             server_name,
             peer,
             tap,
+            link: carried,
             identity,
             death,
             gone,
@@ -129,20 +128,13 @@ impl Session {
     /// `session_lost`, `authorization_required`, `cancelled`; details say the outcome where the
     /// tool may or may not have run.
     pub async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {
-        let mut params = Vec::with_capacity(call.arguments.bytes().len() + call.name.len() + 32);
-        params.extend_from_slice(b"\"name\":");
-        params.extend_from_slice(Value::from(&*call.name).to_string().as_bytes());
-        params.extend_from_slice(b",\"arguments\":");
-        params.extend_from_slice(call.arguments.bytes());
-        let slot = Slot::new(
-            "tools/call",
-            Some(call.name),
-            params.into(),
-            call.trace,
-            self.server_name.clone(),
-            call.events,
-        );
-        let result = self.request(slot, call.deadline, Phase::Call).await?;
+        let request = Request::CallTool {
+            name: call.name,
+            arguments: call.arguments,
+            trace: call.trace,
+            events: call.events,
+        };
+        let result = self.request(request, call.deadline, Phase::Call).await?;
         self.complete(result, call.deadline)
     }
 
@@ -177,18 +169,22 @@ impl Session {
         self.identity.protocol_version.as_str() >= "2026-07-28"
     }
 
-    /// One raw request: its answer, or why there is none.
+    /// One request: its answer, or why there is none.
     async fn request(
         &self,
-        slot: Arc<Slot>,
+        request: Request,
         deadline: Deadline,
         phase: Phase,
     ) -> Result<RawJson, Failure> {
-        let answered = self.answered(&slot, deadline).await;
-        let result = match (slot.answer(), answered) {
-            (Some(answer), _) => self.settled(answer),
+        let call = OpenCall {
+            session: self,
+            slot: self.tap.open(request),
+        };
+        let answered = self.answered(&call.slot, deadline).await;
+        let result = match (call.slot.answer(), answered) {
+            (Some(answer), _) => self.settled(answer, &call.slot),
             (None, Ok(())) => Err(Failure::new(ErrorCode::Internal, "the answer was lost")),
-            (None, Err(reason)) => Err(self.unanswered(reason, &slot).await),
+            (None, Err(reason)) => Err(self.unanswered(reason, &call.slot).await),
         };
         result.map_err(|failure| self.placed(failure, deadline, phase))
     }
@@ -200,34 +196,14 @@ impl Session {
             .elapsed(deadline.elapsed())
     }
 
+    /// Carries the request to the server and waits for its answer, within the deadline as progress moves it.
     async fn answered(&self, slot: &Arc<Slot>, deadline: Deadline) -> Result<(), NoAnswer> {
-        let mut request = CustomRequest::new(slot.method, None);
-        request.extensions.insert(RawCall(slot.clone()));
-        let request = ClientRequest::CustomRequest(request);
-        let send = self
-            .peer
-            .send_request_with_option(request, PeerRequestOptions::no_options());
-        let handle = match tokio::time::timeout_at(deadline.at, send).await {
-            Ok(handle) => handle.map_err(NoAnswer::Service)?,
-            Err(_) => return Err(NoAnswer::Timeout),
-        };
-        let mut call = OpenCall {
-            handle,
-            tap: &self.tap,
-            open: true,
-        };
+        let mut carried = std::pin::pin!(self.carry(slot));
         let mut at = deadline.at;
         loop {
             tokio::select! {
                 biased;
-                answer = &mut call.handle.rx => {
-                    call.open = false;
-                    return match answer {
-                        Ok(Ok(_)) => Ok(()),
-                        Ok(Err(error)) => Err(NoAnswer::Service(error)),
-                        Err(_) => Err(NoAnswer::Service(ServiceError::TransportClosed)),
-                    };
-                }
+                outcome = &mut carried => return outcome,
                 () = sleep_until(at) => match extended(deadline, slot.last_progress()) {
                     Some(later) if later > at => at = later,
                     _ => return Err(NoAnswer::Timeout),
@@ -236,7 +212,41 @@ impl Session {
         }
     }
 
-    fn settled(&self, answer: &Answer) -> Result<RawJson, Failure> {
+    async fn carry(&self, slot: &Arc<Slot>) -> Result<(), NoAnswer> {
+        match &self.link {
+            Link::Stdio { outbox, .. } => {
+                let line = self.tap.render(slot);
+                let sent = outbox.send(line, Some(slot.clone()));
+                sent.map_err(NoAnswer::Undelivered)?;
+            }
+            // Its answer may come on another stream.
+            Link::Http(endpoint) => tokio::select! {
+                biased;
+                _ = slot.answered() => {}
+                carried = endpoint.call(slot) => if carried.is_err() {
+                    self.renew(slot).await.map_err(NoAnswer::Service)?;
+                },
+            },
+        }
+        slot.answered().await;
+        Ok(())
+    }
+
+    /// Sends through rmcp what the server refused for a session that it no longer knows: rmcp
+    /// opens a new one, once for all such requests.
+    async fn renew(&self, slot: &Arc<Slot>) -> Result<(), ServiceError> {
+        let mut request = CustomRequest::new(slot.request.method(), None);
+        request.extensions.insert(RawCall(slot.clone()));
+        let request = ClientRequest::CustomRequest(request);
+        let options = PeerRequestOptions::no_options();
+        let handle = self.peer.send_request_with_option(request, options).await?;
+        match handle.rx.await {
+            Ok(answer) => answer.map(drop),
+            Err(_) => Err(ServiceError::TransportClosed),
+        }
+    }
+
+    fn settled(&self, answer: &Answer, slot: &Slot) -> Result<RawJson, Failure> {
         let name = &self.server_name;
         match answer {
             Answer::Result(raw) => Ok(raw.clone()),
@@ -257,6 +267,7 @@ impl Session {
                 failure.message = format!("server `{name}`: {}", failure.message);
                 Err(failure)
             }
+            Answer::Lost => Err(outcome_of(slot, self.lost())),
         }
     }
 
@@ -271,46 +282,32 @@ impl Session {
             NoAnswer::Service(ServiceError::TransportClosed) if self.peer.is_transport_closed() => {
                 self.died_soon().await
             }
+            NoAnswer::Undelivered(error) if error.kind() == io::ErrorKind::BrokenPipe => {
+                self.died_soon().await
+            }
+            NoAnswer::Undelivered(error) => {
+                let text =
+                    format!("the request could not be delivered to server `{name}`: {error}");
+                Failure::new(ErrorCode::SessionLost, text)
+            }
             NoAnswer::Service(ServiceError::TransportClosed | ServiceError::McpError(_)) => {
                 let text = format!("server `{name}` ended the response before it had answered");
                 Failure::new(ErrorCode::SessionLost, text)
             }
             NoAnswer::Service(ServiceError::TransportSend(error)) => {
-                self.undelivered(&*error.error).await
+                self.not_renewed(&*error.error)
             }
             NoAnswer::Service(_) => {
                 let text = format!("the request could not be delivered to server `{name}`");
                 Failure::new(ErrorCode::SessionLost, text)
             }
         };
-        let outcome = if slot.may_be_sent() {
-            Outcome::Unknown
-        } else {
-            Outcome::NotSent
-        };
-        let failure = failure.outcome(outcome);
-        match outcome {
-            Outcome::Unknown if slot.method == "tools/call" && !failure.is_not_sent() => Failure {
-                message: format!("{}. The tool may or may not have run", failure.message),
-                ..failure
-            },
-            _ => failure,
-        }
+        outcome_of(slot, failure)
     }
 
-    /// A request that the transport gave back: a lost HTTP session that could not be renewed, or a
-    /// child that does not read.
-    async fn undelivered(
-        &self,
-        error: &(dyn std::error::Error + Send + Sync + 'static),
-    ) -> Failure {
+    /// A lost HTTP session that could not be renewed.
+    fn not_renewed(&self, error: &(dyn std::error::Error + Send + Sync + 'static)) -> Failure {
         let name = &self.server_name;
-        if error
-            .downcast_ref::<io::Error>()
-            .is_some_and(|error| error.kind() == io::ErrorKind::BrokenPipe)
-        {
-            return self.died_soon().await;
-        }
         if let Some(Answer::Failed(failure)) = self.tap.handshake_answer() {
             let text = format!(
                 "server `{name}` no longer knows the session: {}",
@@ -336,26 +333,23 @@ impl Session {
     }
 
     async fn died_soon(&self) -> Failure {
-        timeout(POST_MORTEM, self.died()).await.unwrap_or_else(|_| {
+        let death = timeout(POST_MORTEM, self.died()).await;
+        death.unwrap_or_else(|_| self.lost())
+    }
+
+    /// What is known of the connection's death.
+    fn lost(&self) -> Failure {
+        let known = self.death.borrow().clone();
+        known.unwrap_or_else(|| {
             let text = format!("the connection to server `{}` was lost", self.server_name);
             Failure::new(ErrorCode::SessionLost, text)
         })
     }
 
     async fn page(&self, cursor: Option<&str>, deadline: Deadline) -> Result<RawJson, Failure> {
-        let params = match cursor {
-            Some(cursor) => format!("\"cursor\":{}", Value::from(cursor)).into_bytes(),
-            None => Vec::new(),
-        };
-        let slot = Slot::new(
-            "tools/list",
-            None,
-            params.into(),
-            Trace::default(),
-            self.server_name.clone(),
-            None,
-        );
-        self.request(slot, deadline, Phase::List).await
+        let cursor = cursor.map(str::to_owned);
+        self.request(Request::ListTools { cursor }, deadline, Phase::List)
+            .await
     }
 
     /// A server without tools may say so by not knowing the method.
@@ -448,32 +442,46 @@ impl Connected for Session {
 
 enum NoAnswer {
     Timeout,
+    /// The child takes no more.
+    Undelivered(io::Error),
     Service(ServiceError),
 }
 
-/// A request the server may still be working on: dropped open, it is cancelled.
+/// A request the server may still be working on: dropped unanswered, it is cancelled.
 struct OpenCall<'a> {
-    handle: RequestHandle<RoleClient>,
-    tap: &'a Tap,
-    open: bool,
+    session: &'a Session,
+    slot: Arc<Slot>,
 }
 
 impl Drop for OpenCall<'_> {
     fn drop(&mut self) {
-        if self.open {
-            self.tap.forget(&self.handle.id);
-            cancel(&self.handle.peer, self.handle.id.clone());
+        let Session { tap, link, .. } = self.session;
+        if !tap.forget(self.slot.id) {
+            return;
+        }
+        match link {
+            // Nobody waits for the outcome.
+            Link::Stdio { outbox, .. } => {
+                let _ = outbox.send(Tap::render_cancelled(self.slot.id), None);
+            }
+            Link::Http(endpoint) => endpoint.cancel(self.slot.id),
         }
     }
 }
 
-/// Tells the server, as far as that is possible without waiting.
-fn cancel(peer: &Peer<RoleClient>, id: RequestId) {
-    let mut params = CancelledNotificationParam::new(Some(id), None);
-    params.reason = Some("the caller no longer waits".into());
-    let notification = CancelledNotification::new(params);
-    // The first poll puts it into the queue; nobody waits for the outcome.
-    let _ = peer.send_notification(notification.into()).now_or_never();
+/// Says what may have become of a request without an answer.
+fn outcome_of(slot: &Slot, failure: Failure) -> Failure {
+    if !slot.may_be_sent() {
+        return failure.outcome(Outcome::NotSent);
+    }
+    let failure = failure.outcome(Outcome::Unknown);
+    if matches!(slot.request, Request::CallTool { .. }) && !failure.is_not_sent() {
+        return Failure {
+            message: format!("{}. The tool may or may not have run", failure.message),
+            ..failure
+        };
+    }
+    failure
 }
 
 /// Where progress has moved the deadline to.
@@ -542,7 +550,7 @@ fn ended_for(name: &str, link: &Link, fault: Failure) -> Failure {
             outbox.close();
             process.explain(failure)
         }
-        Link::Http => failure,
+        Link::Http(_) => failure,
     }
 }
 

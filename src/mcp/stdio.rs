@@ -10,26 +10,27 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes, BytesMut};
 use rmcp::RoleClient;
-use rmcp::model::{ClientJsonRpcMessage, GetExtensions, JsonRpcMessage, ServerJsonRpcMessage};
+use rmcp::model::{ClientJsonRpcMessage, ServerJsonRpcMessage};
 use rmcp::transport::Transport;
 use tokio::net::unix::pipe;
-use tokio::sync::{Notify, watch};
+use tokio::sync::{Notify, mpsc, watch};
 
 use super::lines::{GIVE_UP, Line, Splitter};
 use super::process::Pipes;
-use super::tap::{RawCall, Slot, Tap};
+use super::tap::{Slot, Tap};
 use super::wire::{Answer, MAX_MESSAGE};
 
 /// Bytes that may wait for a child that does not read.
 const MAX_BACKLOG: usize = GIVE_UP * MAX_MESSAGE;
+/// Messages for rmcp that may wait before the child is read on.
+const MAX_UNHEARD: usize = 16;
 
+/// What rmcp has of the connection: it sends through the outbox, and hears what the reader passes on.
 pub(super) struct StdioTransport {
     tap: Arc<Tap>,
     outbox: Arc<Outbox>,
-    lines: LineReader,
-    ready: VecDeque<ServerJsonRpcMessage>,
-    pretty: Option<BytesMut>,
-    alive: watch::Sender<bool>,
+    heard: mpsc::Receiver<ServerJsonRpcMessage>,
+    alive: watch::Receiver<bool>,
 }
 
 impl StdioTransport {
@@ -43,27 +44,97 @@ impl StdioTransport {
             wake: Notify::new(),
         });
         tokio::spawn(empty(outbox.clone()));
+        let (sender, heard) = mpsc::channel(MAX_UNHEARD);
+        let (alive_sender, alive) = watch::channel(false);
+        let reader = Reader {
+            tap: tap.clone(),
+            lines: LineReader::new(pipes.output),
+            pretty: None,
+            heard: sender,
+            alive: alive_sender,
+        };
+        tokio::spawn(reader.read());
         Self {
             tap,
             outbox,
-            lines: LineReader::new(pipes.output),
-            ready: VecDeque::new(),
-            pretty: None,
-            alive: watch::Sender::new(false),
+            heard,
+            alive,
         }
     }
 
-    /// Closes the child's input when asked to, from outside rmcp's loop.
+    /// The way to the child's input, beside rmcp's.
     pub(super) fn outbox(&self) -> Arc<Outbox> {
         self.outbox.clone()
     }
 
-    /// Turns true with the first byte on the child's stdout.
+    /// Turns true with the first line on the child's stdout.
     pub(super) fn alive(&self) -> watch::Receiver<bool> {
-        self.alive.subscribe()
+        self.alive.clone()
+    }
+}
+
+impl Transport<RoleClient> for StdioTransport {
+    type Error = io::Error;
+
+    fn send(
+        &mut self,
+        message: ClientJsonRpcMessage,
+    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
+        let rendered = self.tap.outgoing(&message).map_err(io::Error::from);
+        let sent = rendered.and_then(|(line, _)| {
+            let mut line = Vec::from(line);
+            line.push(b'\n');
+            self.outbox.send(line.into(), None)
+        });
+        std::future::ready(sent)
     }
 
-    fn take_line(&mut self, line: Bytes) {
+    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
+        self.heard.recv().await
+    }
+
+    async fn close(&mut self) -> Result<(), io::Error> {
+        self.outbox.close();
+        Ok(())
+    }
+}
+
+/// Reads the child's stdout until it ends, or until rmcp is gone.
+struct Reader {
+    tap: Arc<Tap>,
+    lines: LineReader,
+    pretty: Option<BytesMut>,
+    heard: mpsc::Sender<ServerJsonRpcMessage>,
+    alive: watch::Sender<bool>,
+}
+
+impl Reader {
+    async fn read(mut self) {
+        let heard = self.heard.clone();
+        tokio::select! {
+            () = heard.closed() => {}
+            () = self.read_all() => {}
+        }
+    }
+
+    async fn read_all(&mut self) {
+        let mut out = VecDeque::new();
+        while let Some(line) = self.lines.next().await {
+            match line {
+                Line::Whole(line) => self.take_line(line, &mut out),
+                Line::TooLong(id) => {
+                    out.extend(self.tap.settle_some(id, Answer::TooLarge).told());
+                }
+            }
+            for message in out.drain(..) {
+                let _ = self.heard.send(message).await;
+            }
+            self.alive
+                .send_if_modified(|alive| !std::mem::replace(alive, true));
+        }
+    }
+
+    fn take_line(&mut self, line: Bytes, out: &mut VecDeque<ServerJsonRpcMessage>) {
         let line = match (self.pretty.take(), line.trim_ascii()) {
             // A message printed over several lines: rare, against the rules, and easy to put together.
             (None, b"{") => {
@@ -81,59 +152,8 @@ impl StdioTransport {
             _ => line,
         };
         if !line.trim_ascii().is_empty() {
-            self.tap.incoming(&line, None, &mut self.ready);
+            self.tap.incoming(&line, None, out);
         }
-    }
-}
-
-impl Transport<RoleClient> for StdioTransport {
-    type Error = io::Error;
-
-    fn send(
-        &mut self,
-        message: ClientJsonRpcMessage,
-    ) -> impl Future<Output = Result<(), io::Error>> + Send + 'static {
-        let slot = match &message {
-            JsonRpcMessage::Request(request) => request
-                .request
-                .extensions()
-                .get::<RawCall>()
-                .map(|call| call.0.clone()),
-            _ => None,
-        };
-        let sent = self
-            .tap
-            .outgoing(&message)
-            .map_err(io::Error::from)
-            .and_then(|line| {
-                let mut line = Vec::from(line);
-                line.push(b'\n');
-                self.outbox.send(line.into(), slot)
-            });
-        std::future::ready(sent)
-    }
-
-    async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        loop {
-            if let Some(message) = self.ready.pop_front() {
-                return Some(message);
-            }
-            match self.lines.next().await {
-                Some(Line::Whole(line)) => self.take_line(line),
-                Some(Line::TooLong(id)) => {
-                    self.ready
-                        .extend(self.tap.settle_some(id, Answer::TooLarge));
-                }
-                None => return None,
-            }
-            self.alive
-                .send_if_modified(|alive| !std::mem::replace(alive, true));
-        }
-    }
-
-    async fn close(&mut self) -> Result<(), io::Error> {
-        self.outbox.close();
-        Ok(())
     }
 }
 
@@ -156,7 +176,10 @@ impl Outbox {
     }
 
     /// Writes what the pipe takes now and queues the rest.
-    fn send(&self, line: Bytes, slot: Option<Arc<Slot>>) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// The child has closed its input (`BrokenPipe`), or has not read for too long.
+    pub(super) fn send(&self, line: Bytes, slot: Option<Arc<Slot>>) -> io::Result<()> {
         let mut state = self.lock();
         if state.pipe.is_none() {
             return Err(io::ErrorKind::BrokenPipe.into());
@@ -276,6 +299,7 @@ mod tests {
     use std::os::fd::OwnedFd;
 
     use super::*;
+    use crate::mcp::tap::Request;
 
     fn reader() -> (File, LineReader) {
         let (ours, theirs) = rustix::pipe::pipe().expect("a pipe");
@@ -328,10 +352,8 @@ mod tests {
     #[tokio::test]
     async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
         let (_unread, outbox) = outbox();
-        let slot = || {
-            let trace = crate::model::trace::Trace::default();
-            Slot::new("tools/call", None, Bytes::new(), trace, "x".into(), None)
-        };
+        let tap = Tap::new("x".into());
+        let slot = || tap.open(Request::ListTools { cursor: None });
         let (begun, waiting) = (slot(), slot());
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
         pipe.writable().await.expect("an open pipe");

@@ -1,19 +1,23 @@
-//! The place where every message of a connection passes between rmcp and the wire.
+//! The place where every message of a connection passes between us, rmcp and the wire.
 //!
-//! rmcp decodes results by guessing among typed variants and loses what fits none. So raw calls
-//! carry a [`Slot`] in their extensions: the tap renders their request itself, keeps the bytes of
-//! their answer, and hands rmcp an empty result in its place. Both transports use it.
+//! rmcp decodes results by guessing among typed variants and loses what fits none, and its loop costs
+//! a call more than all the rest. So our own requests do not pass it: each is a [`Slot`], rendered here and
+//! given its answer here, in the server's bytes. rmcp has the handshake, and the renewal of a lost
+//! HTTP session, for which it sends a slot's request once more ([`RawCall`]).
 
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::task::Poll;
 
 use bytes::Bytes;
+use futures::task::AtomicWaker;
 use rmcp::model::{
-    ClientJsonRpcMessage, ClientNotification, ClientRequest, GetExtensions, GetMeta,
-    JsonRpcMessage, RequestId, ServerJsonRpcMessage, ServerResult,
+    ClientJsonRpcMessage, ClientRequest, GetExtensions, GetMeta, JsonRpcMessage, RequestId,
+    ServerJsonRpcMessage, ServerResult,
 };
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -25,51 +29,65 @@ use crate::model::event::{Event, EventSink};
 use crate::model::json::RawJson;
 use crate::model::trace::Trace;
 
-/// One raw call under way. Travels in the request's extensions, so it is cloned with it.
+/// A slot whose request rmcp is to send. Travels in the request's extensions, so it is cloned with it.
 #[derive(Clone)]
 pub(super) struct RawCall(pub Arc<Slot>);
 
+/// What we ask a server for.
+pub(super) enum Request {
+    CallTool {
+        name: Arc<str>,
+        /// A JSON object, passed on untouched.
+        arguments: RawJson,
+        trace: Trace,
+        events: Option<EventSink>,
+    },
+    ListTools {
+        cursor: Option<String>,
+    },
+}
+
+impl Request {
+    pub(super) fn method(&self) -> &'static str {
+        match self {
+            Self::CallTool { .. } => "tools/call",
+            Self::ListTools { .. } => "tools/list",
+        }
+    }
+
+    /// What `Mcp-Name` mirrors.
+    pub(super) fn name(&self) -> Option<&str> {
+        match self {
+            Self::CallTool { name, .. } => Some(name),
+            Self::ListTools { .. } => None,
+        }
+    }
+
+    /// How much the rendered request is longer than its envelope, about.
+    fn length(&self) -> usize {
+        match self {
+            Self::CallTool {
+                name, arguments, ..
+            } => name.len() + arguments.bytes().len(),
+            Self::ListTools { cursor } => cursor.as_ref().map_or(0, String::len),
+        }
+    }
+}
+
+/// One request of ours under way.
 pub(super) struct Slot {
-    pub method: &'static str,
-    /// What `Mcp-Name` mirrors: the tool's name.
-    pub name: Option<Arc<str>>,
-    /// The members of `params` but for `_meta`, as text: `"name":"x","arguments":{}`.
-    pub params: Bytes,
-    /// Goes into `_meta`.
-    pub trace: Trace,
-    pub server_name: Arc<str>,
-    pub events: Option<EventSink>,
+    pub id: CallId,
+    pub request: Request,
     answer: OnceLock<Answer>,
+    waiting: AtomicWaker,
     sent: AtomicBool,
-    /// Refused once, for the session was gone.
-    sessionless: AtomicBool,
+    /// The HTTP session that the server no longer knew when it refused the request.
+    refused_in: OnceLock<Arc<str>>,
     last_progress: Mutex<Option<Instant>>,
 }
 
 impl Slot {
-    pub(super) fn new(
-        method: &'static str,
-        name: Option<Arc<str>>,
-        params: Bytes,
-        trace: Trace,
-        server_name: Arc<str>,
-        events: Option<EventSink>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            method,
-            name,
-            params,
-            trace,
-            server_name,
-            events,
-            answer: OnceLock::new(),
-            sent: AtomicBool::new(false),
-            sessionless: AtomicBool::new(false),
-            last_progress: Mutex::new(None),
-        })
-    }
-
-    /// From now on the server may have seen the call.
+    /// From now on the server may have seen the request.
     pub(super) fn mark_sent(&self) {
         self.sent.store(true, Ordering::Release);
     }
@@ -78,48 +96,86 @@ impl Slot {
         self.sent.load(Ordering::Acquire)
     }
 
-    /// Refused, for the session is gone; whether it is the first time.
-    pub(super) fn lost_session(&self) -> bool {
-        !self.sessionless.swap(true, Ordering::AcqRel)
+    /// The server has refused it, for it no longer knows this session. Whether it is the first time.
+    pub(super) fn refuse_in(&self, session: Arc<str>) -> bool {
+        self.refused_in.set(session).is_ok()
+    }
+
+    pub(super) fn was_refused_in(&self, session: &str) -> bool {
+        self.refused_in.get().is_some_and(|gone| **gone == *session)
     }
 
     /// The first answer wins.
-    pub(super) fn settle(&self, answer: Answer) {
+    fn settle(&self, answer: Answer) {
         let _ = self.answer.set(answer);
+        self.waiting.wake();
     }
 
     pub(super) fn answer(&self) -> Option<&Answer> {
         self.answer.get()
     }
 
+    /// Waits for the answer; one task at a time may.
+    pub(super) async fn answered(&self) -> &Answer {
+        poll_fn(|context| {
+            self.waiting.register(context.waker());
+            self.answer.get().map_or(Poll::Pending, Poll::Ready)
+        })
+        .await
+    }
+
     pub(super) fn last_progress(&self) -> Option<Instant> {
         *lock(&self.last_progress)
     }
 
-    fn progress(&self, params: RawJson) {
+    fn progress(&self, server_name: &Arc<str>, params: RawJson) {
         *lock(&self.last_progress) = Some(Instant::now());
-        if let Some(events) = &self.events {
-            let server_name = self.server_name.clone();
+        if let Request::CallTool {
+            events: Some(events),
+            ..
+        } = &self.request
+        {
             events(Event {
                 kind: "progress",
-                server_name,
+                server_name: server_name.clone(),
                 params,
             });
         }
     }
 }
 
+/// What waits for an answer.
+#[derive(Default)]
+struct Calls {
+    open: HashMap<CallId, Open>,
+    /// The connection has ended: nothing is answered any more.
+    ended: bool,
+}
+
+struct Open {
+    slot: Arc<Slot>,
+    /// rmcp has sent it, under this id of its own.
+    rmcp: Option<RequestId>,
+}
+
 /// What the server said of itself, and how far the handshake came.
 #[derive(Default)]
 struct Handshake {
-    id: Option<CallId>,
+    /// On the wire, and rmcp's own.
+    id: Option<(CallId, RequestId)>,
     answers: u64,
     last: Option<Answer>,
 }
 
 pub(super) struct Tap {
-    calls: Mutex<HashMap<CallId, Arc<Slot>>>,
+    server_name: Arc<str>,
+    /// On the wire requests count from 1: sloppy servers take 0 for "no id".
+    last_id: AtomicU64,
+    calls: Mutex<Calls>,
     handshake: Mutex<Handshake>,
+    /// What rmcp put into `_meta` of its first request, as members with a leading comma each: a modern
+    /// server wants it in every request.
+    standing_meta: OnceLock<Vec<u8>>,
     tools_changed: watch::Sender<u64>,
     noise: Noise,
 }
@@ -128,25 +184,16 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// rmcp counts its requests from 0, which sloppy servers take for "no id": the wire counts from 1.
-pub(super) fn wire_id(id: &RequestId) -> Option<CallId> {
-    match id {
-        RequestId::Number(number) => CallId::try_from(*number).ok()?.checked_add(1),
-        RequestId::String(_) => None,
-    }
-}
-
-fn rmcp_id(id: CallId) -> RequestId {
-    RequestId::Number(i64::try_from(id).unwrap_or(i64::MAX) - 1)
-}
-
 impl Tap {
     pub(super) fn new(server_name: Arc<str>) -> Arc<Self> {
         Arc::new(Self {
+            noise: Noise::new(server_name.clone()),
+            server_name,
+            last_id: AtomicU64::new(0),
             calls: Mutex::default(),
             handshake: Mutex::default(),
+            standing_meta: OnceLock::new(),
             tools_changed: watch::Sender::new(0),
-            noise: Noise::new(server_name),
         })
     }
 
@@ -164,61 +211,141 @@ impl Tap {
         lock(&self.handshake).last.clone()
     }
 
-    /// Stops waiting for a call; an answer that comes later is counted and dropped.
-    pub(super) fn forget(&self, id: &RequestId) {
-        if let Some(id) = wire_id(id)
-            && lock(&self.calls).remove(&id).is_some()
-        {
+    fn next_id(&self) -> CallId {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Begins to wait for the answer of a request; [`Tap::render`] is what to send.
+    pub(super) fn open(&self, request: Request) -> Arc<Slot> {
+        let slot = Arc::new(Slot {
+            id: self.next_id(),
+            request,
+            answer: OnceLock::new(),
+            waiting: AtomicWaker::new(),
+            sent: AtomicBool::new(false),
+            refused_in: OnceLock::new(),
+            last_progress: Mutex::new(None),
+        });
+        let open = Open {
+            slot: slot.clone(),
+            rmcp: None,
+        };
+        let mut calls = lock(&self.calls);
+        if calls.ended {
+            slot.settle(Answer::Lost);
+        } else {
+            calls.open.insert(slot.id, open);
+        }
+        slot
+    }
+
+    /// Stops waiting for an answer; one that comes later is counted and dropped. Returns whether
+    /// anybody waited.
+    pub(super) fn forget(&self, id: CallId) -> bool {
+        let waited = lock(&self.calls).open.remove(&id).is_some();
+        if waited {
             self.noise.give_up(id);
         }
+        waited
+    }
+
+    /// The connection has ended: nothing that waits, now or later, will be answered.
+    pub(super) fn end(&self) {
+        let open = {
+            let mut calls = lock(&self.calls);
+            calls.ended = true;
+            std::mem::take(&mut calls.open)
+        };
+        open.values()
+            .for_each(|open| open.slot.settle(Answer::Lost));
     }
 
     /// The only request under way, if it is the only one: whom a failure without an id must mean.
     fn only_call(&self) -> Option<CallId> {
         let calls = lock(&self.calls);
-        let mut ids = calls.keys().copied().chain(lock(&self.handshake).id);
+        let handshake = lock(&self.handshake).id.as_ref().map(|(id, _)| *id);
+        let mut ids = calls.open.keys().copied().chain(handshake);
         ids.next().filter(|_| ids.next().is_none())
     }
 
-    /// Renders a message of rmcp for the wire, and notes what its answer is for.
+    /// Renders a message of rmcp for the wire, and notes what its answer is for. Also the id of a
+    /// request.
     pub(super) fn outgoing(
         &self,
         message: &ClientJsonRpcMessage,
-    ) -> Result<Bytes, serde_json::Error> {
-        match message {
-            JsonRpcMessage::Request(request) => {
-                let Some(id) = wire_id(&request.id) else {
-                    return serde_json::to_vec(message).map(Bytes::from);
-                };
-                if let Some(RawCall(slot)) = request.request.extensions().get() {
-                    let line = render(id, slot, &request.request)?;
-                    lock(&self.calls).insert(id, slot.clone());
-                    return Ok(line);
-                }
-                if matches!(
-                    request.request,
-                    ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_)
-                ) {
-                    lock(&self.handshake).id = Some(id);
-                }
-                let mut request = request.clone();
-                request.id = RequestId::Number(i64::try_from(id).unwrap_or(i64::MAX));
-                serde_json::to_vec(&JsonRpcMessage::<_, (), ()>::Request(request)).map(Bytes::from)
-            }
-            JsonRpcMessage::Notification(notification) => {
-                let mut notification = notification.clone();
-                if let ClientNotification::CancelledNotification(cancelled) =
-                    &mut notification.notification
-                    && let Some(id) = cancelled.params.request_id.as_ref().and_then(wire_id)
-                {
-                    cancelled.params.request_id =
-                        Some(RequestId::Number(i64::try_from(id).unwrap_or(i64::MAX)));
-                }
-                serde_json::to_vec(&JsonRpcMessage::<(), (), _>::Notification(notification))
-                    .map(Bytes::from)
-            }
-            _ => serde_json::to_vec(message).map(Bytes::from),
+    ) -> Result<(Bytes, Option<CallId>), serde_json::Error> {
+        let JsonRpcMessage::Request(request) = message else {
+            return Ok((serde_json::to_vec(message)?.into(), None));
+        };
+        if let Some(RawCall(slot)) = request.request.extensions().get() {
+            let open = Open {
+                slot: slot.clone(),
+                rmcp: Some(request.id.clone()),
+            };
+            lock(&self.calls).open.insert(slot.id, open);
+            return Ok((self.render(slot), Some(slot.id)));
         }
+        let id = self.next_id();
+        if matches!(
+            request.request,
+            ClientRequest::InitializeRequest(_) | ClientRequest::DiscoverRequest(_)
+        ) {
+            let _ = self.standing_meta.set(standing(&request.request));
+            lock(&self.handshake).id = Some((id, request.id.clone()));
+        }
+        let mut request = request.clone();
+        request.id = RequestId::Number(i64::try_from(id).unwrap_or(i64::MAX));
+        let line = serde_json::to_vec(&JsonRpcMessage::<_, (), ()>::Request(request))?;
+        Ok((line.into(), Some(id)))
+    }
+
+    /// The request as a line for the wire, its line break included. Its progress token is its id.
+    pub(super) fn render(&self, slot: &Slot) -> Bytes {
+        let meta = self.standing_meta.get().map_or(&[][..], Vec::as_slice);
+        let mut line = Vec::with_capacity(slot.request.length() + meta.len() + 160);
+        let id = slot.id.to_string();
+        line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
+        line.extend_from_slice(id.as_bytes());
+        line.extend_from_slice(br#","method":""#);
+        line.extend_from_slice(slot.request.method().as_bytes());
+        line.extend_from_slice(br#"","params":{"_meta":{"progressToken":"#);
+        line.extend_from_slice(id.as_bytes());
+        line.extend_from_slice(meta);
+        match &slot.request {
+            Request::CallTool {
+                name,
+                arguments,
+                trace,
+                ..
+            } => {
+                for (name, value) in trace.members() {
+                    push_member(&mut line, name, value);
+                }
+                line.push(b'}');
+                push_member(&mut line, "name", &**name);
+                line.extend_from_slice(br#","arguments":"#);
+                line.extend_from_slice(arguments.bytes());
+            }
+            Request::ListTools { cursor } => {
+                line.push(b'}');
+                if let Some(cursor) = cursor {
+                    push_member(&mut line, "cursor", cursor);
+                }
+            }
+        }
+        line.extend_from_slice(b"}}\n");
+        line.into()
+    }
+
+    /// What tells the server that nobody waits for this request any more.
+    pub(super) fn render_cancelled(id: CallId) -> Bytes {
+        let params = json!({"requestId": id, "reason": "the caller no longer waits"});
+        let message = json!({
+            "jsonrpc": "2.0",
+            "method": "notifications/cancelled",
+            "params": params,
+        });
+        format!("{message}\n").into()
     }
 
     /// Reads what the server sent; what concerns rmcp comes out in `out`.
@@ -234,7 +361,7 @@ impl Tap {
         frames(text, |frame| match frame {
             Frame::Answer { id, answer } => {
                 self.noise.greeted();
-                out.extend(self.settle_some(id.or(reply_to), answer));
+                out.extend(self.settle_some(id.or(reply_to), answer).told());
             }
             Frame::Call {
                 method,
@@ -248,7 +375,7 @@ impl Tap {
             Frame::Noise => match reply_to {
                 Some(id) => {
                     let answer = Answer::Broken("the message is not JSON-RPC".into());
-                    out.extend(self.settle(id, answer));
+                    out.extend(self.settle(id, answer).told());
                 }
                 None => self.noise.junk(),
             },
@@ -256,41 +383,33 @@ impl Tap {
     }
 
     /// As [`Tap::settle`], for an answer that may name no id: then the only call under way is meant.
-    pub(super) fn settle_some(
-        &self,
-        id: Option<CallId>,
-        answer: Answer,
-    ) -> Option<ServerJsonRpcMessage> {
+    pub(super) fn settle_some(&self, id: Option<CallId>, answer: Answer) -> Settled {
         let id = id.or_else(|| self.only_call());
-        let message = id.and_then(|id| self.settle(id, answer));
-        if message.is_none() {
+        let settled = id.map_or(Settled::Nobody, |id| self.settle(id, answer));
+        if matches!(settled, Settled::Nobody) {
             self.noise.stray(id);
         }
-        message
+        settled
     }
 
-    /// Gives a call or the handshake its answer; returns what rmcp is told of it.
-    pub(super) fn settle(&self, id: CallId, answer: Answer) -> Option<ServerJsonRpcMessage> {
-        let slot = lock(&self.calls).remove(&id);
-        if let Some(slot) = slot {
+    /// Gives a call or the handshake its answer.
+    pub(super) fn settle(&self, id: CallId, answer: Answer) -> Settled {
+        let open = lock(&self.calls).open.remove(&id);
+        if let Some(Open { slot, rmcp }) = open {
             slot.settle(answer);
-            return Some(JsonRpcMessage::response(
-                ServerResult::empty(()),
-                rmcp_id(id),
-            ));
+            return Settled::Call(rmcp);
         }
         let mut handshake = lock(&self.handshake);
-        if handshake.id != Some(id) {
-            return None;
-        }
-        handshake.id = None;
+        let Some((_, rmcp)) = handshake.id.take_if(|(awaited, _)| *awaited == id) else {
+            return Settled::Nobody;
+        };
         handshake.answers += 1;
         handshake.last = Some(answer.clone());
         if handshake.answers > 1 {
             // A new session behind the same connection: what was listed before may not hold.
             self.tools_changed.send_modify(|count| *count += 1);
         }
-        Some(told_to_rmcp(id, &answer))
+        Settled::Handshake(Box::new(told_to_rmcp(rmcp, &answer)))
     }
 
     fn server_call(
@@ -324,9 +443,12 @@ impl Tap {
             .read::<Progress>()
             .ok()
             .and_then(|progress| call_id(progress.token.get()));
-        let slot = token.and_then(|token| lock(&self.calls).get(&token).cloned());
+        let slot = token.and_then(|token| {
+            let calls = lock(&self.calls);
+            calls.open.get(&token).map(|open| open.slot.clone())
+        });
         match slot {
-            Some(slot) => slot.progress(params),
+            Some(slot) => slot.progress(&self.server_name, params),
             // Progress may cross with the end of its call.
             None => {
                 self.noise.count();
@@ -335,52 +457,56 @@ impl Tap {
     }
 }
 
-/// The request of a raw call. Its progress token is its id.
-fn render(id: CallId, slot: &Slot, request: &ClientRequest) -> Result<Bytes, serde_json::Error> {
-    let mut line = Vec::with_capacity(slot.params.len() + 96);
-    line.extend_from_slice(br#"{"jsonrpc":"2.0","id":"#);
-    line.extend_from_slice(id.to_string().as_bytes());
-    line.extend_from_slice(br#","method":""#);
-    line.extend_from_slice(slot.method.as_bytes());
-    line.extend_from_slice(br#"","params":{"_meta":{"progressToken":"#);
-    line.extend_from_slice(id.to_string().as_bytes());
-    for (name, value) in request
-        .get_meta()
-        .0
-        .0
-        .iter()
-        .filter(|(name, _)| *name != "progressToken")
-    {
-        line.push(b',');
-        serde_json::to_writer(&mut line, name)?;
-        line.push(b':');
-        serde_json::to_writer(&mut line, value)?;
+/// Whom an answer was for.
+pub(super) enum Settled {
+    /// One of our requests; where rmcp has sent it, under this id.
+    Call(Option<RequestId>),
+    /// The handshake; what rmcp is told of its answer.
+    Handshake(Box<ServerJsonRpcMessage>),
+    Nobody,
+}
+
+impl Settled {
+    /// What rmcp must hear.
+    pub(super) fn told(self) -> Option<ServerJsonRpcMessage> {
+        match self {
+            Self::Call(rmcp) => {
+                rmcp.map(|id| JsonRpcMessage::response(ServerResult::empty(()), id))
+            }
+            Self::Handshake(message) => Some(*message),
+            Self::Nobody => None,
+        }
     }
-    for (name, value) in slot.trace.members() {
-        line.push(b',');
-        serde_json::to_writer(&mut line, name)?;
-        line.push(b':');
-        serde_json::to_writer(&mut line, value)?;
+}
+
+fn standing(request: &ClientRequest) -> Vec<u8> {
+    let mut members = Vec::new();
+    for (name, value) in &request.get_meta().0.0 {
+        if name != "progressToken" {
+            push_member(&mut members, name, value);
+        }
     }
-    line.push(b'}');
-    if !slot.params.is_empty() {
-        line.push(b',');
-        line.extend_from_slice(&slot.params);
-    }
-    line.extend_from_slice(b"}}");
-    Ok(line.into())
+    members
+}
+
+fn push_member(line: &mut Vec<u8>, name: &str, value: &(impl Serialize + ?Sized)) {
+    line.push(b',');
+    // Text and JSON values into memory: nothing here can fail.
+    let _ = serde_json::to_writer(&mut *line, name);
+    line.push(b':');
+    let _ = serde_json::to_writer(line, value);
 }
 
 /// The handshake's answer in the strict form that rmcp can read. What the server really said is
 /// kept beside it: rmcp refuses a connection for one unknown shape among the capabilities.
-fn told_to_rmcp(id: CallId, answer: &Answer) -> ServerJsonRpcMessage {
-    let id = rmcp_id(id);
+fn told_to_rmcp(id: RequestId, answer: &Answer) -> ServerJsonRpcMessage {
     let reply = match answer {
         Answer::Result(raw) => strict_result(&raw.read().unwrap_or(Value::Null)),
         Answer::Error(raw) => Err(strict_error(&raw.read().unwrap_or(Value::Null))),
         Answer::Broken(reason) => Err(json!({ "code": -32700, "message": reason })),
         Answer::TooLarge => Err(json!({ "code": -32700, "message": "the answer is too large" })),
         Answer::Failed(failure) => Err(json!({ "code": -32000, "message": failure.message })),
+        Answer::Lost => Err(json!({ "code": -32000, "message": "the connection has ended" })),
     };
     let (member, value) = match reply {
         Ok(result) => ("result", result),

@@ -25,6 +25,8 @@ pub(super) enum Answer {
     TooLarge,
     /// The transport could not get an answer (HTTP).
     Failed(Failure),
+    /// The connection ended first.
+    Lost,
 }
 
 /// The longest message taken from a server, in bytes.

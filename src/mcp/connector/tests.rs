@@ -179,6 +179,7 @@ fn a_server_that_was_not_reached_or_not_entered_is_not_tried_again() {
             initialize(&tap, 0);
             let failure = Failure::new(code, "x").outcome(Outcome::NotSent);
             tap.settle(1, Answer::Failed(failure.clone()))
+                .told()
                 .expect("a handshake");
             let refused = explain(&tap, era, closed(), None);
             assert_eq!(refused.failure, failure);

@@ -232,7 +232,7 @@ fn a_body_is_read_up_to_its_limit() {
 /// What rmcp sees of a response of these pieces, and the answers of the calls 1 to 3.
 fn seen(parts: Vec<Bytes>, reply_to: Option<CallId>) -> (Vec<Sse>, Vec<Option<String>>) {
     let tap = Tap::new("books".into());
-    let slots = [0, 1, 2].map(|id| call(&tap, id, None).0);
+    let slots = [1, 2, 3].map(|_| call(&tap, None));
     let bytes = stream::iter(parts.into_iter().map(Ok::<_, io::Error>));
     let events = events(bytes, tap, reply_to).map(|event| event.expect("no fault"));
     let events = at_once(events.collect());
@@ -244,10 +244,46 @@ fn seen(parts: Vec<Bytes>, reply_to: Option<CallId>) -> (Vec<Sse>, Vec<Option<St
 fn an_event_stream_answers_its_calls_and_lets_rmcp_resume() {
     let text = "id: 1\nretry: 500\ndata:\n\n: ping\n\nid: 2\ndata: {\"id\":2,\ndata: \"result\":{\"x\":1}}\n\nfoo\nbar: 1\ndata: {\"id\":9,\"result\":{}}\n\n";
     let (events, answers) = seen(vec![text.into()], Some(1));
-    let answer = r#"{"jsonrpc":"2.0","id":1,"result":{}}"#;
-    let resumable = Sse::default().id("2").data(answer);
+    let resumable = Sse::default().id("2");
     assert_eq!(events, [Sse::default().id("1").retry(500), resumable]);
     assert_eq!(answers, [None, Some(r#"Result({"x":1})"#.into()), None]);
+}
+
+fn endpoint() -> Endpoint {
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let url = Url::parse("http://127.0.0.1:1/mcp").expect("a URL");
+    let tap = Tap::new("books".into());
+    Endpoint::new(Client::new(), tap, url, HeaderMap::new())
+}
+
+#[test]
+fn the_events_of_a_response_answer_its_call_and_say_where_to_go_on() {
+    let endpoint = endpoint();
+    let slot = call(&endpoint.0.tap, None);
+    let mut last = Sse::default();
+    let parts = ["id: a\nretry: 5\ndata:\n\nda", "ta: {\"method\":\"x\"}\n\n"];
+    assert!(at_once(endpoint.hear_events(
+        pieces(&parts),
+        &slot,
+        &mut last
+    )));
+    assert_eq!((&last.id, last.retry), (&Some("a".into()), Some(5)));
+    assert!(slot.answer().is_none());
+    let parts = ["id: b\ndata: {\"id\":1,\"result\":7}\n\n"];
+    at_once(endpoint.hear_events(pieces(&parts), &slot, &mut last));
+    assert!(matches!(slot.answer(), Some(Answer::Result(_))));
+    assert_eq!((&last.id, last.retry), (&Some("b".into()), Some(5)));
+}
+
+#[test]
+fn a_stream_that_ends_too_soon_and_cannot_be_continued_fails_its_call() {
+    let endpoint = endpoint();
+    let slot = call(&endpoint.0.tap, None);
+    at_once(endpoint.follow(pieces(&["data: {\"method\":\"x\"}\n\n"]), &slot));
+    let Some(Answer::Failed(failure)) = slot.answer() else {
+        panic!("no failure");
+    };
+    assert_eq!(failure.code, ErrorCode::SessionLost);
 }
 
 #[test]
@@ -265,7 +301,7 @@ fn an_event_that_is_too_large_is_the_answer_of_its_call_and_the_stream_goes_on()
         answers,
         [None, Some("TooLarge".into()), Some("Result(1)".into())]
     );
-    assert_eq!(events.len(), 2);
+    assert!(events.is_empty());
     let (_, answers) = seen(parts("data: {\"result\":\""), Some(1));
     assert_eq!(
         answers,

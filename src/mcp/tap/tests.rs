@@ -1,32 +1,23 @@
 use std::collections::BTreeMap;
 
 use rmcp::model::{
-    CancelledNotification, CancelledNotificationParam, ClientCapabilities, CustomRequest,
-    Implementation, InitializeRequest, InitializeRequestParams,
+    ClientCapabilities, CustomRequest, Implementation, InitializeRequest, InitializeRequestParams,
 };
 
 use super::*;
 
-/// Sends a raw call under rmcp's id; returns it and the line for the wire.
-pub(in crate::mcp) fn call(tap: &Tap, id: i64, events: Option<EventSink>) -> (Arc<Slot>, Value) {
-    let params = Bytes::from_static(br#""name":"t""#);
-    let slot = Slot::new(
-        "tools/call",
-        Some("t".into()),
-        params,
-        Trace::default(),
-        "books".into(),
+/// Opens a call, the next under way.
+pub(in crate::mcp) fn call(tap: &Tap, events: Option<EventSink>) -> Arc<Slot> {
+    tap.open(Request::CallTool {
+        name: "t".into(),
+        arguments: RawJson::from(&json!({})),
+        trace: Trace::default(),
         events,
-    );
-    let mut request = CustomRequest::new("tools/call", None);
-    request.extensions.insert(RawCall(slot.clone()));
-    let request = ClientRequest::CustomRequest(request);
-    let message = ClientJsonRpcMessage::request(request, RequestId::Number(id));
-    (slot, sent(tap, &message))
+    })
 }
 
 fn sent(tap: &Tap, message: &ClientJsonRpcMessage) -> Value {
-    let line = tap.outgoing(message).expect("a line");
+    let (line, _) = tap.outgoing(message).expect("a line");
     serde_json::from_slice(&line).expect("JSON")
 }
 
@@ -56,7 +47,7 @@ fn answered(slot: &Slot) -> Option<String> {
 /// F3: of three calls under way a message answers those it names and no other, each once.
 pub(in crate::mcp) fn check_incoming(text: &[u8]) {
     let tap = Tap::new("books".into());
-    let slots = [0, 1, 2].map(|id| call(&tap, id, None).0);
+    let slots = [1, 2, 3].map(|_| call(&tap, None));
     let text = Bytes::copy_from_slice(text);
     let mut open = vec![1, 2, 3];
     let mut expected = BTreeMap::new();
@@ -73,54 +64,89 @@ pub(in crate::mcp) fn check_incoming(text: &[u8]) {
     });
     let mut out = VecDeque::new();
     tap.incoming(&text, None, &mut out);
-    for (id, slot) in (1..).zip(&slots) {
-        assert_eq!(answered(slot).as_ref(), expected.get(&id));
+    for slot in &slots {
+        assert_eq!(answered(slot).as_ref(), expected.get(&slot.id));
     }
-    let responses = out
-        .iter()
-        .filter(|message| matches!(message, JsonRpcMessage::Response(_)));
-    assert_eq!(responses.count(), expected.len());
+    let is_response = |message: &_| matches!(message, JsonRpcMessage::Response(_));
+    assert!(!out.iter().any(is_response), "rmcp has asked nothing");
+}
+
+fn rendered(tap: &Tap, slot: &Slot) -> Value {
+    let line = tap.render(slot);
+    assert_eq!(line.iter().filter(|byte| **byte == b'\n').count(), 1);
+    serde_json::from_slice(line.strip_suffix(b"\n").expect("a line")).expect("JSON")
 }
 
 #[test]
-fn ids_on_the_wire_count_from_one_and_come_back_as_they_went() {
+fn ids_on_the_wire_count_from_one_whoever_asks() {
     let tap = Tap::new("books".into());
     assert_eq!(initialize(&tap, 0)["id"], 1);
-    let (slot, line) = call(&tap, 6, None);
-    let params = json!({"_meta": {"progressToken": 7}, "name": "t"});
-    let expected = json!({"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": params});
-    assert_eq!(line, expected);
-    let told = told(&tap, r#"{"id":7,"result":{"x":1}}"#, None);
-    assert_eq!(told, [json!({"jsonrpc": "2.0", "id": 6, "result": {}})]);
+    let slot = call(&tap, None);
+    let params = json!({"_meta": {"progressToken": 2}, "name": "t", "arguments": {}});
+    let expected = json!({"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": params});
+    assert_eq!(rendered(&tap, &slot), expected);
+    assert!(told(&tap, r#"{"id":2,"result":{"x":1}}"#, None).is_empty());
+    assert_eq!(answered(&slot).as_deref(), Some(r#"Result({"x":1})"#));
+    assert_eq!(initialize(&tap, 1)["id"], 3);
+}
+
+#[test]
+fn a_request_that_rmcp_sends_again_keeps_its_id_and_tells_rmcp_of_its_end() {
+    let tap = Tap::new("books".into());
+    let slot = call(&tap, None);
+    let mut request = CustomRequest::new("tools/call", None);
+    request.extensions.insert(RawCall(slot.clone()));
+    let request = ClientRequest::CustomRequest(request);
+    let again = ClientJsonRpcMessage::request(request, RequestId::Number(7));
+    assert_eq!(sent(&tap, &again), rendered(&tap, &slot));
+    let told = told(&tap, r#"{"id":1,"result":{"x":1}}"#, None);
+    assert_eq!(told, [json!({"jsonrpc": "2.0", "id": 7, "result": {}})]);
     assert_eq!(answered(&slot).as_deref(), Some(r#"Result({"x":1})"#));
 }
 
 #[test]
-fn a_cancelled_notification_names_the_id_the_server_knows() {
+fn what_a_modern_server_wants_in_every_request_stands_in_each() {
     let tap = Tap::new("books".into());
-    let cancelled = |id| {
-        let params = CancelledNotificationParam::new(Some(id), Some("late".into()));
-        let notification = CancelledNotification::new(params);
-        let line = sent(
-            &tap,
-            &ClientJsonRpcMessage::notification(notification.into()),
-        );
-        line["params"]["requestId"].clone()
-    };
-    assert_eq!(cancelled(RequestId::Number(6)), 7);
-    assert_eq!(cancelled(RequestId::String("x".into())), "x");
+    let mut discover = rmcp::model::DiscoverRequest::new(Default::default());
+    let mut meta = rmcp::model::RequestMetaObject::new();
+    meta.set_protocol_version(rmcp::model::ProtocolVersion::V_2026_07_28);
+    discover.extensions.insert(meta);
+    let request = ClientRequest::DiscoverRequest(discover);
+    let message = ClientJsonRpcMessage::request(request, RequestId::Number(0));
+    let name = "io.modelcontextprotocol/protocolVersion";
+    assert_eq!(sent(&tap, &message)["params"]["_meta"][name], "2026-07-28");
+    let line = rendered(&tap, &tap.open(Request::ListTools { cursor: None }));
+    assert_eq!(
+        line["params"],
+        json!({"_meta": {"progressToken": 2, name: "2026-07-28"}})
+    );
+    let cursor = Some("a\"\n".to_owned());
+    let line = rendered(&tap, &tap.open(Request::ListTools { cursor }));
+    assert_eq!(line["params"]["cursor"], "a\"\n");
+}
+
+#[test]
+fn once_the_connection_has_ended_nothing_waits() {
+    let tap = Tap::new("books".into());
+    let before = call(&tap, None);
+    tap.end();
+    let after = call(&tap, None);
+    for slot in [before, after] {
+        assert!(matches!(slot.answer(), Some(Answer::Lost)));
+        assert!(!tap.forget(slot.id));
+    }
 }
 
 #[test]
 fn an_answer_that_comes_too_late_is_counted_and_dropped() {
     let tap = Tap::new("books".into());
-    let (forgotten, _) = call(&tap, 0, None);
-    let (slot, _) = call(&tap, 1, None);
-    tap.forget(&RequestId::Number(0));
-    assert!(told(&tap, r#"{"id":1,"result":{}}"#, None).is_empty());
+    let forgotten = call(&tap, None);
+    let slot = call(&tap, None);
+    assert!(tap.forget(1));
+    told(&tap, r#"{"id":1,"result":{}}"#, None);
     assert_eq!((answered(&forgotten), tap.noise().total()), (None, 1));
-    assert_eq!(told(&tap, r#"{"id":2,"result":1}"#, None).len(), 1);
-    assert!(told(&tap, r#"{"id":2,"result":2}"#, None).is_empty());
+    told(&tap, r#"{"id":2,"result":1}"#, None);
+    told(&tap, r#"{"id":2,"result":2}"#, None);
     assert_eq!(
         (answered(&slot).as_deref(), tap.noise().total()),
         (Some("Result(1)"), 2)
@@ -131,25 +157,23 @@ fn an_answer_that_comes_too_late_is_counted_and_dropped() {
 fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
     let nameless = r#"{"id":null,"error":{"code":-32700}}"#;
     let tap = Tap::new("books".into());
-    let (first, _) = call(&tap, 0, None);
-    let (second, _) = call(&tap, 1, None);
-    assert!(told(&tap, nameless, None).is_empty());
-    assert_eq!(told(&tap, nameless, Some(2)).len(), 1);
-    assert_eq!(
-        (answered(&first), answered(&second).is_some()),
-        (None, true)
-    );
-    assert_eq!(told(&tap, nameless, None).len(), 1);
-    assert!(answered(&first).is_some());
+    let (first, second) = (call(&tap, None), call(&tap, None));
+    let open = || [&first, &second].map(|slot| slot.answer().is_none());
+    told(&tap, nameless, None);
+    assert_eq!(open(), [true, true]);
+    told(&tap, nameless, Some(2));
+    assert_eq!(open(), [true, false]);
+    told(&tap, nameless, None);
+    assert_eq!(open(), [false, false]);
 }
 
 #[test]
 fn text_that_is_no_message_breaks_the_call_it_replies_to() {
     let tap = Tap::new("books".into());
-    let (slot, _) = call(&tap, 0, None);
-    assert!(told(&tap, "<html>", None).is_empty());
+    let slot = call(&tap, None);
+    told(&tap, "<html>", None);
     assert_eq!((answered(&slot), tap.noise().total()), (None, 1));
-    assert_eq!(told(&tap, "<html>", Some(1)).len(), 1);
+    told(&tap, "<html>", Some(1));
     assert!(matches!(slot.answer(), Some(Answer::Broken(_))));
 }
 
@@ -163,8 +187,8 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
         }))
     };
     let tap = Tap::new("books".into());
-    let (first, _) = call(&tap, 0, sink("first"));
-    let (second, _) = call(&tap, 1, sink("second"));
+    let first = call(&tap, sink("first"));
+    let second = call(&tap, sink("second"));
     let progress = |token: &str| {
         let params = format!(r#"{{"progressToken":{token},"progress":1}}"#);
         let text = format!(r#"{{"method":"notifications/progress","params":{params}}}"#);
@@ -316,7 +340,9 @@ fn whatever_error_a_server_gives_rmcp_can_read() {
 
 #[test]
 fn the_handshake_gets_its_answer_in_a_form_that_rmcp_takes() {
-    let said = |answer: Answer| serde_json::to_value(told_to_rmcp(5, &answer)).expect("JSON");
+    let said = |answer: Answer| {
+        serde_json::to_value(told_to_rmcp(RequestId::Number(4), &answer)).expect("JSON")
+    };
     let raw = |value: Value| RawJson::from(&value);
     let result = said(Answer::Result(raw(
         json!({"protocolVersion": "2025-11-25"}),
