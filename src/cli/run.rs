@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 
 use super::guardian::{self, Foundlings};
 use crate::actions::Actions;
-use crate::daemon::{Daemon, Lines, Notice, Stream, claim_stdin, claim_stdout, read_lines};
+use crate::daemon::{Daemon, Input, Lines, Notice, Stream, claim_stdin, claim_stdout};
 use crate::mcp::Landlock;
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
@@ -60,7 +60,7 @@ async fn serve(
     warn_of_missing_landlock();
     let lines = Lines::to(streams.output, settings.daemon.ascii)?;
     let actions = Actions::open(&settings, redactor.clone()).await?;
-    let input = read_lines(streams.input, settings.daemon.max_line)?;
+    let input = Input::of(streams.input, settings.daemon.max_line)?;
     tokio::spawn(reap_foundlings(signal(SignalKind::child())?));
     let daemon = Daemon::new(actions, settings, redactor, lines, input, notices);
     Ok(daemon.run().await)

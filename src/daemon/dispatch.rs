@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 
-use super::lines::{Level, Line, Lines};
+use super::lines::{Input, Level, Line, Lines};
 use super::metrics;
 use super::order::{Hold, Order, Releasing};
 use super::progress::Progress;
@@ -84,7 +84,7 @@ pub struct Daemon<P> {
     lines: Lines,
     level: watch::Receiver<Level>,
     running: watch::Receiver<usize>,
-    input: Option<mpsc::Receiver<Vec<Line>>>,
+    input: Option<Input>,
     notices: mpsc::Receiver<Notice>,
     /// Read, and not yet started.
     backlog: VecDeque<Line>,
@@ -99,7 +99,7 @@ impl<P: Perform> Daemon<P> {
         settings: Settings,
         redactor: Redactor,
         lines: Lines,
-        input: mpsc::Receiver<Vec<Line>>,
+        input: Input,
         notices: mpsc::Receiver<Notice>,
     ) -> Self {
         let tasks = Tasks::new(lines.clone(), redactor);
@@ -299,8 +299,8 @@ impl<P: Perform> Daemon<P> {
 
     /// Lines that had been read when the signal came count as read.
     fn take_what_was_read(&mut self) {
-        while let Some(Ok(lines)) = self.input.as_mut().map(mpsc::Receiver::try_recv) {
-            self.backlog.extend(lines);
+        if let Some(input) = &mut self.input {
+            self.backlog.extend(input.at_hand());
         }
     }
 
@@ -531,9 +531,9 @@ async fn all_over(holds: &[Hold]) {
     }
 }
 
-async fn receive(input: &mut Option<mpsc::Receiver<Vec<Line>>>) -> Option<Vec<Line>> {
+async fn receive(input: &mut Option<Input>) -> Option<Vec<Line>> {
     match input {
-        Some(input) => input.recv().await,
+        Some(input) => input.next().await,
         None => std::future::pending().await,
     }
 }

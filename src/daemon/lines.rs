@@ -1,4 +1,8 @@
-//! The line streams of the process: stdin in, stdout out, each on a thread of its own.
+//! The line streams of the process: stdin in, stdout out.
+//!
+//! A pipe or a socket, as hosts give us, is read and written by the runtime itself: each hand-over to
+//! another thread costs a call more than all that we do with it. Files and terminals, which cannot be waited
+//! for, have a thread each.
 //!
 //! Nothing else can write to stdout: [`claim_stdout`] takes it away before anything runs, and what a
 //! stray `println!` prints goes to stderr.
@@ -10,15 +14,18 @@ mod output;
 #[cfg(test)]
 mod tests;
 
-pub use input::{Line, read_lines};
+pub use input::{Input, Line};
 pub use output::{Level, Lines};
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::fs::FileType;
 use rustix::io::Errno;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 
 /// Takes stdout for the one writer: what is printed to it from now on goes to stderr.
 ///
@@ -30,7 +37,7 @@ pub fn claim_stdout() -> io::Result<Stream> {
     Ok(Stream(own))
 }
 
-/// The process's stdin, for [`read_lines`].
+/// The process's stdin, for [`Input::of`].
 ///
 /// # Errors
 /// Stdin is not open.
@@ -44,7 +51,46 @@ pub fn claim_stdin() -> io::Result<Stream> {
 /// A descriptor for plain threads: waits also where the host made it non-blocking.
 pub struct Stream(OwnedFd);
 
+/// What a stream is for the runtime.
+enum Kind<P> {
+    Pipe(P),
+    Socket(UnixStream),
+    /// Nothing that can be waited for.
+    Other(Stream),
+}
+
 impl Stream {
+    /// For reading, in the runtime. A pipe is opened anew, so that nobody who shares it finds it
+    /// non-blocking; where that is not possible, it is left to a thread.
+    fn readable(self) -> io::Result<Kind<pipe::Receiver>> {
+        let anew = |path: &str| pipe::OpenOptions::new().open_receiver(path);
+        self.sorted(anew)
+    }
+
+    /// For writing, likewise.
+    fn writable(self) -> io::Result<Kind<pipe::Sender>> {
+        let anew = |path: &str| pipe::OpenOptions::new().open_sender(path);
+        self.sorted(anew)
+    }
+
+    fn sorted<P>(self, anew: impl FnOnce(&str) -> io::Result<P>) -> io::Result<Kind<P>> {
+        match FileType::from_raw_mode(rustix::fs::fstat(&self.0)?.st_mode) {
+            FileType::Fifo => match anew(&format!("/proc/self/fd/{}", self.0.as_raw_fd())) {
+                Ok(pipe) => Ok(Kind::Pipe(pipe)),
+                Err(_) => Ok(Kind::Other(self)),
+            },
+            FileType::Socket => {
+                let socket = std::os::unix::net::UnixStream::from(self.0);
+                if socket.local_addr().is_err() {
+                    return Ok(Kind::Other(Self(socket.into())));
+                }
+                socket.set_nonblocking(true)?;
+                UnixStream::from_std(socket).map(Kind::Socket)
+            }
+            _ => Ok(Kind::Other(self)),
+        }
+    }
+
     /// Blocks until the other end is gone; for ever on a regular file, which has none.
     fn wait_until_gone(&self) {
         while !self
@@ -109,7 +155,6 @@ impl Write for Stream {
     }
 
     fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
-        let slices = &slices[..slices.len().min(MAX_SLICES)];
         self.retry(PollFlags::OUT, |fd| rustix::io::writev(fd, slices))
     }
 

@@ -13,4 +13,4 @@ mod tasks;
 mod tests;
 
 pub use dispatch::{Daemon, Notice};
-pub use lines::{Lines, Stream, claim_stdin, claim_stdout, read_lines};
+pub use lines::{Input, Lines, Stream, claim_stdin, claim_stdout};

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::lines::{Level, Line, Lines};
+use super::lines::{Input, Level, Line, Lines};
 use super::protocol::TaskId;
 use super::{Daemon, Notice};
 use crate::actions::{Action, Census, Context, Figures, Perform, ToolRef};
@@ -140,7 +140,14 @@ impl Rig {
         let (lines, output) = Lines::tapped();
         let actions = Fake(scene.clone());
         let redactor = Redactor::default();
-        let daemon = Daemon::new(actions, settings, redactor, lines.clone(), read, told);
+        let daemon = Daemon::new(
+            actions,
+            settings,
+            redactor,
+            lines.clone(),
+            Input::Lines(read),
+            told,
+        );
         Self {
             scene,
             input: Some(input),

@@ -1,18 +1,24 @@
 //! Reads lines in big pieces. A line shares the buffer it was read into.
 
-use std::io::Read;
+use std::future::poll_fn;
+use std::io::{self, Read};
+use std::task::{Context, Poll};
 use std::thread;
 
 use bytes::Bytes;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
 use tokio::sync::mpsc;
 
+use super::{Kind, Stream};
 use crate::daemon::protocol::TaskId;
 use crate::daemon::scan::Scan;
 
 /// What a pipe holds.
 const READ: usize = 64 * 1024;
 
-/// Read ahead while the daemon is busy: so many reads, each with at most one long line.
+/// So many reads, each with at most one long line: what is read ahead by a thread, and what counts as
+/// read already when the end comes.
 const AHEAD: usize = 4;
 
 #[derive(Clone, Debug, PartialEq)]
@@ -23,15 +29,134 @@ pub enum Line {
     TooLong(TaskId),
 }
 
+/// Lines as they come.
+pub enum Input {
+    Polled(Polled),
+    /// Read elsewhere.
+    Lines(mpsc::Receiver<Vec<Line>>),
+}
+
+impl Input {
+    /// In the runtime. `max_line`: the longest line that is kept, in bytes.
+    ///
+    /// # Errors
+    /// What the system said of the stream, or of a thread.
+    pub fn of(stream: Stream, max_line: usize) -> io::Result<Self> {
+        let source: Box<dyn Source> = match stream.readable()? {
+            Kind::Pipe(pipe) => Box::new(pipe),
+            Kind::Socket(socket) => Box::new(socket),
+            Kind::Other(stream) => return Ok(Self::Lines(read_lines(stream, max_line)?)),
+        };
+        Ok(Self::Polled(Polled {
+            source,
+            buffer: Vec::new(),
+            splitter: Splitter::new(max_line),
+            ended: false,
+        }))
+    }
+
+    /// The next lines, at least one; `None` when the input has ended. Whoever drops the future loses
+    /// nothing.
+    pub async fn next(&mut self) -> Option<Vec<Line>> {
+        match self {
+            Self::Polled(polled) => polled.next().await,
+            Self::Lines(lines) => lines.recv().await,
+        }
+    }
+
+    /// What can be had without waiting.
+    pub fn at_hand(&mut self) -> Vec<Line> {
+        let mut all = Vec::new();
+        for _ in 0..AHEAD {
+            match self {
+                Self::Polled(polled) => all.extend(polled.read()),
+                Self::Lines(lines) => all.extend(lines.try_recv().into_iter().flatten()),
+            }
+        }
+        all
+    }
+}
+
+/// A stream that the runtime waits for.
+pub struct Polled {
+    source: Box<dyn Source>,
+    buffer: Vec<u8>,
+    splitter: Splitter,
+    ended: bool,
+}
+
+trait Source: Send + Sync {
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize>;
+}
+
+impl Source for UnixStream {
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(context)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.try_read(buffer)
+    }
+}
+
+impl Source for pipe::Receiver {
+    fn poll_readable(&self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_read_ready(context)
+    }
+
+    fn try_read(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.try_read(buffer)
+    }
+}
+
+impl Polled {
+    async fn next(&mut self) -> Option<Vec<Line>> {
+        while !self.ended {
+            let lines = match poll_fn(|context| self.source.poll_readable(context)).await {
+                Ok(()) => self.read(),
+                Err(error) => self.end(Some(error)),
+            };
+            if !lines.is_empty() {
+                return Some(lines);
+            }
+        }
+        None
+    }
+
+    /// One read, if there is something to read.
+    fn read(&mut self) -> Vec<Line> {
+        if self.ended {
+            return Vec::new();
+        }
+        self.buffer.resize(READ, 0);
+        let mut lines = Vec::new();
+        match self.source.try_read(&mut self.buffer) {
+            Ok(0) => return self.end(None),
+            Ok(read) => self.splitter.feed(&self.buffer[..read], &mut lines),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return self.end(Some(error)),
+        }
+        lines
+    }
+
+    fn end(&mut self, error: Option<io::Error>) -> Vec<Line> {
+        if let Some(error) = error {
+            tracing::warn!(%error, "reading stdin failed: taken as its end");
+        }
+        self.ended = true;
+        let mut lines = Vec::new();
+        self.splitter.end(&mut lines);
+        lines
+    }
+}
+
 /// Reads `input` on a thread of its own until it ends; then the channel ends. Stops reading while
 /// nobody takes lines.
-///
-/// # Errors
-/// No thread could be started.
-pub fn read_lines(
+pub(super) fn read_lines(
     input: impl Read + Send + 'static,
     max_line: usize,
-) -> std::io::Result<mpsc::Receiver<Vec<Line>>> {
+) -> io::Result<mpsc::Receiver<Vec<Line>>> {
     let (sender, receiver) = mpsc::channel(AHEAD);
     thread::Builder::new()
         .name("stdin".to_owned())

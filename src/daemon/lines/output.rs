@@ -2,12 +2,15 @@
 
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, Write};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
-use tokio::sync::watch;
+use futures::executor::block_on;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe;
+use tokio::sync::{Notify, watch};
 
-use super::Stream;
+use super::{Kind, MAX_SLICES, Stream};
 use crate::daemon::protocol::ascii;
 use crate::model::json::Rope;
 
@@ -15,8 +18,9 @@ use crate::model::json::Rope;
 const QUEUE_LIMIT: usize = 32 << 20;
 
 /// How full the queue is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Level {
+    #[default]
     Open,
     /// Above [`QUEUE_LIMIT`].
     Full,
@@ -30,9 +34,10 @@ pub enum Level {
 #[derive(Clone)]
 pub struct Lines(Arc<Shared>);
 
+#[cfg_attr(test, derive(Default))]
 struct Shared {
     queue: Mutex<Queue>,
-    filled: Condvar,
+    filled: Notify,
     level: watch::Sender<Level>,
     ascii: bool,
     /// Takes lines in place of the queue, for tests that hold the clock.
@@ -59,13 +64,18 @@ impl Queue {
 }
 
 impl Lines {
-    /// Starts the writer, and a watch that sees the host close its end also while nothing is written.
+    /// Starts the writer, in the runtime, and a watch that sees the host close its end also while
+    /// nothing is written.
     ///
     /// # Errors
-    /// No thread could be started.
+    /// What the system said of the stream, or of a thread.
     pub fn to(output: Stream, ascii: bool) -> io::Result<Self> {
         let watched = output.try_clone()?;
-        let lines = Self::to_plain(output, ascii)?;
+        let lines = match output.writable()? {
+            Kind::Pipe(pipe) => Self::to_polled(pipe, ascii),
+            Kind::Socket(socket) => Self::to_polled(socket, ascii),
+            Kind::Other(stream) => Self::to_plain(stream, ascii)?,
+        };
         let shared = lines.0.clone();
         thread::Builder::new()
             .name("stdout-watch".to_owned())
@@ -77,23 +87,22 @@ impl Lines {
         Ok(lines)
     }
 
-    /// Starts the writer alone.
+    fn to_polled(output: impl Output, ascii: bool) -> Self {
+        let shared = Shared::new(ascii);
+        tokio::spawn(write_bursts(shared.clone(), output));
+        Self(shared)
+    }
+
+    /// Starts the writer alone, on a thread.
     ///
     /// # Errors
     /// No thread could be started.
     pub fn to_plain(output: impl Write + Send + 'static, ascii: bool) -> io::Result<Self> {
-        let shared = Arc::new(Shared {
-            queue: Mutex::default(),
-            filled: Condvar::new(),
-            level: watch::Sender::new(Level::Open),
-            ascii,
-            #[cfg(test)]
-            tap: None,
-        });
+        let shared = Shared::new(ascii);
         let own = shared.clone();
         thread::Builder::new()
             .name("stdout".to_owned())
-            .spawn(move || own.write_bursts(output))?;
+            .spawn(move || block_on(write_bursts(own, Blocking(output))))?;
         Ok(Self(shared))
     }
 
@@ -125,11 +134,8 @@ impl Lines {
     pub fn tapped() -> (Self, tokio::sync::mpsc::UnboundedReceiver<Rope>) {
         let (sender, receiver) = tokio::sync::mpsc::unbounded_channel();
         let shared = Shared {
-            queue: Mutex::default(),
-            filled: Condvar::new(),
-            level: watch::Sender::new(Level::Open),
-            ascii: false,
             tap: Some(sender),
+            ..Shared::default()
         };
         (Self(Arc::new(shared)), receiver)
     }
@@ -150,6 +156,17 @@ impl Lines {
 }
 
 impl Shared {
+    fn new(ascii: bool) -> Arc<Self> {
+        Arc::new(Self {
+            queue: Mutex::default(),
+            filled: Notify::new(),
+            level: watch::Sender::default(),
+            ascii,
+            #[cfg(test)]
+            tap: None,
+        })
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -164,32 +181,72 @@ impl Shared {
         });
     }
 
-    fn write_bursts(&self, mut output: impl Write) {
+    async fn next_burst(&self) -> VecDeque<Rope> {
         loop {
-            let burst = self.next_burst();
-            let bytes: usize = burst.iter().map(|line| line.len() + 1).sum();
-            if let Err(error) = write_all(&mut output, &burst) {
-                tracing::info!(%error, "stdout is closed");
-                self.level.send_replace(Level::Gone);
-                return;
+            let burst = std::mem::take(&mut self.lock().lines);
+            if !burst.is_empty() {
+                return burst;
             }
-            let mut queue = self.lock();
-            queue.bytes -= bytes;
-            self.tell(queue.level());
+            self.filled.notified().await;
         }
-    }
-
-    fn next_burst(&self) -> VecDeque<Rope> {
-        let waiting = |queue: &mut Queue| queue.lines.is_empty();
-        let mut queue = self
-            .filled
-            .wait_while(self.lock(), waiting)
-            .unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut queue.lines)
     }
 }
 
-fn write_all(output: &mut impl Write, burst: &VecDeque<Rope>) -> io::Result<()> {
+/// Where the writer writes.
+trait Output: Send + 'static {
+    /// Writes some of it.
+    fn write(&mut self, slices: &[IoSlice<'_>]) -> impl Future<Output = io::Result<usize>> + Send;
+}
+
+/// Holds up whoever writes: for a thread of its own.
+struct Blocking<W>(W);
+
+impl<W: Write + Send + 'static> Output for Blocking<W> {
+    async fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.write_vectored(slices)
+    }
+}
+
+impl Output for pipe::Sender {
+    async fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            match self.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+impl Output for UnixStream {
+    async fn write(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        loop {
+            match self.try_write_vectored(slices) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.writable().await?,
+                outcome => return outcome,
+            }
+        }
+    }
+}
+
+/// Writes what is queued, until the host is gone. In the runtime it has its turn after the commands
+/// whose answers it writes, so all that end together are one write.
+async fn write_bursts(shared: Arc<Shared>, mut output: impl Output) {
+    loop {
+        let burst = shared.next_burst().await;
+        let bytes: usize = burst.iter().map(|line| line.len() + 1).sum();
+        if let Err(error) = write_all(&mut output, &burst).await {
+            tracing::info!(%error, "stdout is closed");
+            shared.level.send_replace(Level::Gone);
+            return;
+        }
+        let mut queue = shared.lock();
+        queue.bytes -= bytes;
+        shared.tell(queue.level());
+    }
+}
+
+async fn write_all(output: &mut impl Output, burst: &VecDeque<Rope>) -> io::Result<()> {
     let mut slices = Vec::with_capacity(burst.len() * 4);
     for line in burst {
         slices.extend(line.pieces().iter().map(|piece| IoSlice::new(piece)));
@@ -199,12 +256,12 @@ fn write_all(output: &mut impl Write, burst: &VecDeque<Rope>) -> io::Result<()> 
     // Empty pieces alone would look like a stream that takes nothing.
     IoSlice::advance_slices(&mut rest, 0);
     while !rest.is_empty() {
-        match output.write_vectored(rest) {
+        match output.write(&rest[..rest.len().min(MAX_SLICES)]).await {
             Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
             Ok(written) => IoSlice::advance_slices(&mut rest, written),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
             Err(error) => return Err(error),
         }
     }
-    output.flush()
+    Ok(())
 }

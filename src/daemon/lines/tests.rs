@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
+use futures::FutureExt;
 use proptest::prelude::*;
 use serde::de::IgnoredAny;
 use serde_json::Value;
@@ -89,14 +90,74 @@ fn a_stream_without_a_break_takes_no_memory() {
     );
 }
 
-#[test]
-fn reading_ends_with_the_input() {
-    let mut lines = read_lines(&b"one\ntwo"[..], 100).expect("a thread");
+async fn all_of(mut input: Input) -> Vec<Bytes> {
     let mut texts = Vec::new();
-    while let Some(batch) = lines.blocking_recv() {
+    while let Some(batch) = input.next().await {
         texts.extend(batch.iter().filter_map(whole));
     }
-    assert_eq!(texts, ["one", "two"]);
+    texts
+}
+
+/// Two ends of each kind of stream that a host may give us.
+fn ends() -> Vec<(OwnedFd, Stream)> {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
+    vec![
+        (writer.into(), Stream(reader.into())),
+        (theirs.into(), Stream(ours.into())),
+    ]
+}
+
+#[tokio::test]
+async fn reading_ends_with_the_input_whatever_it_is() {
+    for (theirs, ours) in ends() {
+        let input = Input::of(ours, 100).expect("a stream");
+        assert!(matches!(input, Input::Polled(_)));
+        let mut writer = File::from(theirs);
+        writer.write_all(b"one\ntwo").expect("room");
+        drop(writer);
+        assert_eq!(all_of(input).await, ["one", "two"]);
+    }
+    let mut file = tempfile::tempfile().expect("a file");
+    file.write_all(b"one\ntwo").expect("room");
+    io::Seek::rewind(&mut file).expect("a file");
+    let input = Input::of(file.into(), 100).expect("a stream");
+    assert_eq!(all_of(input).await, ["one", "two"]);
+}
+
+#[tokio::test]
+async fn what_was_sent_is_at_hand_and_no_wait_loses_it() {
+    for (theirs, ours) in ends() {
+        let mut input = Input::of(ours, 100).expect("a stream");
+        assert!(input.next().now_or_never().is_none());
+        let mut writer = File::from(theirs);
+        writer.write_all(b"one\ntwo\nthr").expect("room");
+        assert_eq!(input.next().await.map(|lines| lines.len()), Some(2));
+        assert!(input.next().now_or_never().is_none());
+        writer.write_all(b"ee\nfour\n").expect("room");
+        let mut texts = Vec::new();
+        while texts.is_empty() {
+            tokio::task::yield_now().await;
+            texts.extend(input.at_hand().iter().filter_map(whole));
+        }
+        assert_eq!(texts, ["three", "four"]);
+    }
+}
+
+/// Whoever shares a pipe with us must not find it non-blocking.
+#[tokio::test]
+async fn the_hosts_pipe_is_left_as_it_was() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let (others, shared) = (reader.try_clone(), writer.try_clone());
+    let _input = Input::of(Stream(reader.into()), 100).expect("a stream");
+    let _lines = Lines::to(Stream(writer.into()), false).expect("a stream");
+    for fd in [
+        OwnedFd::from(others.expect("a copy")),
+        shared.expect("a copy").into(),
+    ] {
+        let flags = rustix::fs::fcntl_getfl(&fd).expect("flags");
+        assert!(!flags.contains(rustix::fs::OFlags::NONBLOCK));
+    }
 }
 
 /// A stream that takes a few bytes at a time and now and then asks to try again.
@@ -136,43 +197,56 @@ fn written(lines: Vec<Rope>, ascii: bool) -> Vec<u8> {
     state.0.clone()
 }
 
-#[test]
-fn a_host_that_is_gone_is_noticed_while_nothing_is_written() {
-    let (reader, writer) = io::pipe().expect("a pipe");
-    let lines = Lines::to(OwnedFd::from(writer).into(), false).expect("threads");
+async fn reach(lines: &Lines, wanted: Level) {
     let mut level = lines.level();
-    assert_eq!(*level.borrow(), Level::Open);
-    drop(reader);
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let gone = level.wait_for(|level| *level == Level::Gone);
-    runtime.expect("a runtime").block_on(gone).expect("a watch");
+    let reached = level.wait_for(|level| *level == wanted);
+    reached.await.expect("a writer");
 }
 
-#[test]
-fn a_host_that_does_not_read_fills_the_queue_and_loses_nothing() {
-    let (mut reader, writer) = io::pipe().expect("a pipe");
-    let lines = Lines::to(OwnedFd::from(writer).into(), false).expect("threads");
-    let answer = Bytes::from(vec![b'7'; 1 << 20]);
-    for _ in 0..40 {
-        let mut rope = Rope::default();
-        rope.push(answer.clone());
-        lines.send(rope);
+#[tokio::test]
+async fn a_host_that_is_gone_is_noticed_while_nothing_is_written() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
+    for (theirs, ours) in [
+        (OwnedFd::from(reader), OwnedFd::from(writer)),
+        (theirs.into(), ours.into()),
+    ] {
+        let lines = Lines::to(ours.into(), false).expect("a stream");
+        assert_eq!(*lines.level().borrow(), Level::Open);
+        drop(theirs);
+        reach(&lines, Level::Gone).await;
     }
-    assert_eq!(*lines.level().borrow(), Level::Full);
-    let mut read = vec![0; 40 * (answer.len() + 1)];
-    reader.read_exact(&mut read).expect("every answer");
-    assert!(
-        read.chunks(answer.len() + 1)
-            .all(|line| line.ends_with(b"7\n"))
-    );
-    lines.finish();
-    let mut level = lines.level();
-    let runtime = tokio::runtime::Builder::new_current_thread().build();
-    let emptied = level.wait_for(|level| *level == Level::Done);
-    runtime
-        .expect("a runtime")
-        .block_on(emptied)
-        .expect("a writer");
+}
+
+#[tokio::test]
+async fn a_host_that_does_not_read_fills_the_queue_and_loses_nothing() {
+    let (reader, writer) = io::pipe().expect("a pipe");
+    let (ours, theirs) = std::os::unix::net::UnixStream::pair().expect("a socket");
+    for (theirs, ours) in [
+        (OwnedFd::from(reader), OwnedFd::from(writer)),
+        (theirs.into(), ours.into()),
+    ] {
+        let lines = Lines::to(ours.into(), false).expect("a stream");
+        let answer = Bytes::from(vec![b'7'; 1 << 20]);
+        for _ in 0..40 {
+            let mut rope = Rope::default();
+            rope.push(answer.clone());
+            lines.send(rope);
+        }
+        assert_eq!(*lines.level().borrow(), Level::Full);
+        let length = 40 * (answer.len() + 1);
+        let read = tokio::task::spawn_blocking(move || {
+            let mut read = vec![0; length];
+            File::from(theirs).read_exact(&mut read).map(|()| read)
+        });
+        lines.finish();
+        reach(&lines, Level::Done).await;
+        let read = read.await.expect("a reader").expect("every answer");
+        assert!(
+            read.chunks(answer.len() + 1)
+                .all(|line| line.ends_with(b"7\n"))
+        );
+    }
 }
 
 fn chunked() -> impl Strategy<Value = (Vec<u8>, Vec<usize>)> {
