@@ -18,17 +18,19 @@ where
         context: &Context,
     ) -> Result<Rope, Failure> {
         let view = self.view(&context.caller, context.deadline).await?;
-        let route = self
-            .route(&view, &call.tool, context)
-            .await
-            .map_err(not_sent)?;
+        let route = match self.route_at_hand(&view, &call.tool, context) {
+            Some(route) => route,
+            None => Box::pin(self.route(&view, &call.tool, context))
+                .await
+                .map_err(not_sent)?,
+        };
         let party = Party {
             entry: &route.entry,
             caller: &context.caller,
             deadline: context.deadline,
             trail: &context.trail,
         };
-        party.trail.found(party.name(), &route.tool);
+        party.trail.found(&route.entry.definition.name, &route.tool);
         let result = self.call_route(&route, &party, &call, context).await?;
         if answer::is_tool_error(&result) {
             party.trail.tool_failed();
@@ -58,7 +60,7 @@ where
             return Err(failure);
         }
         tracing::info!(server = party.name(), tool = &*route.tool, %failure, "calling once more");
-        let second = self.attempt(route, party, call, context).await;
+        let second = Box::pin(self.attempt(route, party, call, context)).await;
         if failure.is_not_sent() {
             return second;
         }
@@ -83,7 +85,7 @@ where
             arguments: call.arguments.clone(),
             deadline: party.deadline,
             trace: call.trace.clone(),
-            events: call.progress.then(|| context.events.clone()),
+            events: context.events.clone(),
         };
         let called = ready.session.call_tool(call).await;
         called.map_err(|failure| party.located(with_outcome(failure), Phase::Call))

@@ -68,7 +68,7 @@ where
         let drain = self
             .pool
             .take(|key| is_own(key, definition, &context.caller));
-        (context.in_force)();
+        context.now_in_force();
         let closed = drain.len();
         drain.finish(self.grace(force)).await;
         let answer = json!({
@@ -122,7 +122,7 @@ where
 
     pub(super) async fn shutdown(&self, force: bool, context: &Context) -> Result<Rope, Failure> {
         let drain = self.pool.take(|_| true);
-        (context.in_force)();
+        context.now_in_force();
         let closed = drain.len();
         drain.finish(self.grace(force)).await;
         let answer = json!({

@@ -1,6 +1,7 @@
 //! [`Actions`]: what all actions work with, and the steps that several of them take.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -105,7 +106,8 @@ where
         caller: &Caller,
         deadline: Deadline,
     ) -> Result<Arc<View>, Failure> {
-        let snapshot = timeout_at(deadline.at, self.directory.snapshot(caller))
+        let snapshot = pin!(self.directory.snapshot(caller));
+        let snapshot = timeout_at(deadline.at, snapshot)
             .await
             .unwrap_or_else(|_| Err(config_too_late()))
             .map_err(|failure| failure.phase(Phase::Resolve).elapsed(deadline.elapsed()))?;
@@ -150,6 +152,18 @@ where
     /// A ready connection. A new one serves only if its credentials and definition are still in
     /// force after the handshake; otherwise another is made with those that are.
     pub(super) async fn acquire(
+        &self,
+        party: &Party<'_>,
+        target: &Arc<Target>,
+    ) -> Result<Ready<C::Session>, Failure> {
+        if let Some(session) = self.pool.acquire_at_hand(target) {
+            let target = target.clone();
+            return Ok(Ready { target, session });
+        }
+        Box::pin(self.acquire_later(party, target)).await
+    }
+
+    async fn acquire_later(
         &self,
         party: &Party<'_>,
         target: &Arc<Target>,
@@ -248,23 +262,26 @@ where
 
     async fn dispatch(&self, action: Action, context: &Context) -> Result<Rope, Failure> {
         match action {
-            Action::ListTools { servers, refresh } => {
-                self.list_tools(servers, refresh, context).await
-            }
             Action::CallTool(call) => self.call_tool(call, context).await,
-            Action::ListServers => self.list_servers(context).await,
+            // The others are boxed, as all that is rare: what every call holds and moves about stays small.
+            Action::ListTools { servers, refresh } => {
+                Box::pin(self.list_tools(servers, refresh, context)).await
+            }
+            Action::ListServers => Box::pin(self.list_servers(context)).await,
             Action::ConnectServer { server_name } => {
-                self.connect_server(&server_name, context).await
+                Box::pin(self.connect_server(&server_name, context)).await
             }
             Action::DisconnectServer { server_name, force } => {
-                self.disconnect_server(&server_name, force, context).await
+                Box::pin(self.disconnect_server(&server_name, force, context)).await
             }
             Action::RefreshTools {
                 server_name: Some(name),
-            } => self.refresh_server(&name, context).await,
-            Action::RefreshTools { server_name: None } => self.refresh_connected(context).await,
-            Action::Init => self.init(context).await,
-            Action::Shutdown { force } => self.shutdown(force, context).await,
+            } => Box::pin(self.refresh_server(&name, context)).await,
+            Action::RefreshTools { server_name: None } => {
+                Box::pin(self.refresh_connected(context)).await
+            }
+            Action::Init => Box::pin(self.init(context)).await,
+            Action::Shutdown { force } => Box::pin(self.shutdown(force, context)).await,
         }
     }
 }

@@ -279,8 +279,8 @@ fn context(user: Option<&str>, limit: Duration) -> Context {
             ..Caller::default()
         },
         deadline: Deadline::after(limit),
-        events: Arc::new(|_| {}),
-        in_force: Arc::new(|| {}),
+        events: None,
+        in_force: None,
         trail: Arc::default(),
     }
 }
@@ -316,7 +316,7 @@ impl Actions<World, World> {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let (pool, marks) = (self.pool.clone(), seen.clone());
         let mut context = context(None, Duration::from_secs(30));
-        context.in_force = Arc::new(move || marks.lock().unwrap().push(pool.live()));
+        context.in_force = Some(Arc::new(move || marks.lock().unwrap().push(pool.live())));
         let action = Action::parse(name, Some(&RawJson::from(&params))).expect("an action");
         self.perform(action, context).await.expect("an answer");
         let seen = seen.lock().unwrap();

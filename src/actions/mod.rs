@@ -46,9 +46,9 @@ pub enum Action {
     ListTools { servers: Servers, refresh: bool },
     CallTool(CallTool),
     ListServers,
-    ConnectServer { server_name: String },
-    DisconnectServer { server_name: String, force: bool },
-    RefreshTools { server_name: Option<String> },
+    ConnectServer { server_name: Arc<str> },
+    DisconnectServer { server_name: Arc<str>, force: bool },
+    RefreshTools { server_name: Option<Arc<str>> },
     Init,
     Shutdown { force: bool },
 }
@@ -58,9 +58,9 @@ pub enum Action {
 pub enum Servers {
     All,
     /// Its failure is the command's.
-    One(String),
+    One(Arc<str>),
     /// Their failures stand in `errors`.
-    Some(Vec<String>),
+    Some(Vec<Arc<str>>),
 }
 
 /// The params of `call_tool`.
@@ -80,9 +80,9 @@ pub struct CallTool {
 #[derive(Debug, PartialEq)]
 pub enum ToolRef {
     /// By its server and its original (else injected) name.
-    Of { server: String, tool: String },
+    Of { server: Arc<str>, tool: Arc<str> },
     /// By its injected name, in either naming form.
-    Injected(String),
+    Injected(Arc<str>),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -135,6 +135,11 @@ impl Action {
             }
         }
         Ok(self)
+    }
+
+    /// Whether events are wanted before the answer.
+    pub fn wants_events(&self) -> bool {
+        matches!(self, Self::CallTool(call) if call.progress)
     }
 
     /// Whether later commands of the same user wait until its change is in force.
@@ -256,12 +261,21 @@ impl ToolRef {
 pub struct Context {
     pub caller: Caller,
     pub deadline: Deadline,
-    /// Where events go, for a command that may ask for them.
-    pub events: EventSink,
-    /// Called once the change is in force, by actions that are in force before their answer.
-    pub in_force: Arc<dyn Fn() + Send + Sync>,
+    /// Where events go, for a command that asked for them.
+    pub events: Option<EventSink>,
+    /// Called once the change is in force, for actions that are in force before their answer.
+    pub in_force: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Kept by whoever tells of the command's end.
     pub trail: Arc<Trail>,
+}
+
+impl Context {
+    /// The change of this command is in force.
+    fn now_in_force(&self) {
+        if let Some(tell) = &self.in_force {
+            tell();
+        }
+    }
 }
 
 /// Performs actions. The daemon is generic over it, so that its tests need no server.

@@ -1,5 +1,7 @@
 //! Reads a command's params: both spellings of every member, and a fault that names it.
 
+use std::sync::Arc;
+
 use serde::de::DeserializeOwned;
 use serde_json::value::RawValue;
 
@@ -25,8 +27,8 @@ impl<'a> Params<'a> {
     }
 
     /// A non-empty string.
-    pub fn text(&self, name: &str) -> Result<Option<String>, Failure> {
-        let text: Option<String> = self.typed(name, "a string")?;
+    pub fn text(&self, name: &str) -> Result<Option<Arc<str>>, Failure> {
+        let text: Option<Arc<str>> = self.typed(name, "a string")?;
         match text {
             Some(text) if text.is_empty() => {
                 Err(invalid(format!("`{name}` must not be an empty string")))
@@ -35,12 +37,12 @@ impl<'a> Params<'a> {
         }
     }
 
-    pub fn required_text(&self, name: &str) -> Result<String, Failure> {
+    pub fn required_text(&self, name: &str) -> Result<Arc<str>, Failure> {
         self.text(name)?
             .ok_or_else(|| invalid(format!("`{name}` is missing: a string is expected")))
     }
 
-    pub fn texts(&self, name: &str) -> Result<Option<Vec<String>>, Failure> {
+    pub fn texts(&self, name: &str) -> Result<Option<Vec<Arc<str>>>, Failure> {
         self.typed(name, "an array of strings")
     }
 

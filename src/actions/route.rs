@@ -10,6 +10,7 @@ use super::seams::{CallTools, Snapshots};
 use super::view::{View, disabled_server};
 use super::{Context, ToolRef};
 use crate::catalog::{Catalog, Tool};
+use crate::directory::Snapshot;
 use crate::mcp::Connect;
 use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::resolve::{ServerEntry, Target};
@@ -32,6 +33,31 @@ impl<C: Connect, D: Snapshots> Actions<C, D>
 where
     C::Session: CallTools,
 {
+    /// The tool, where a catalog at hand knows it.
+    pub(super) fn route_at_hand(
+        &self,
+        view: &View,
+        tool: &ToolRef,
+        context: &Context,
+    ) -> Option<Route> {
+        match tool {
+            ToolRef::Of { server, tool } => {
+                let entry = view.enabled(server).ok()?;
+                let target = view.target(entry, &context.caller).ok()?;
+                let catalog = self.catalogs.get(&target.key)?;
+                self.found(view, entry, &target, &catalog, tool)
+            }
+            ToolRef::Injected(name) => {
+                let enabled = |entry: &&Arc<ServerEntry>| entry.definition.is_enabled;
+                let fitting = self.fitting(view, name).filter(enabled);
+                let known =
+                    fitting.filter_map(|entry| self.look_up_at_hand(view, entry, name, context));
+                self.best(known)
+            }
+        }
+    }
+
+    /// The tool, which no catalog at hand knows.
     pub(super) async fn route(
         &self,
         view: &View,
@@ -47,7 +73,7 @@ where
         }
     }
 
-    /// By server and name: the catalog at hand, else one fresh list.
+    /// By server and name: one fresh list.
     async fn route_in(
         &self,
         view: &View,
@@ -57,23 +83,8 @@ where
     ) -> Result<Route, Failure> {
         let party = party(entry, context);
         let target = self.target(view, &party)?;
-        let found = |catalog: &Arc<Catalog>| {
-            let shown = Shown {
-                view,
-                entry,
-                target: &target,
-                catalog,
-            };
-            let tool = catalog
-                .tool(name)
-                .or_else(|| Some(self.injected(&shown, name)?.0))?;
-            Some(route(entry, &target, tool))
-        };
         let catalog = match self.catalogs.get(&target.key) {
-            Some(catalog) => match found(&catalog) {
-                Some(route) => return Ok(route),
-                None => self.fresh_catalog(&party, &target).await?,
-            },
+            Some(_) => self.fresh_catalog(&party, &target).await?,
             None => match self.catalog(&party, &target).await {
                 Ok(catalog) => catalog,
                 Err(failure) if failure.code == ErrorCode::ServerError => {
@@ -82,28 +93,35 @@ where
                 Err(failure) => return Err(failure),
             },
         };
-        found(&catalog)
+        self.found(view, entry, &target, &catalog, name)
             .ok_or_else(|| party.located(no_such_tool(entry, name, &catalog), Phase::List))
     }
 
-    /// By injected name: only servers whose prefix fits are asked, and only if no catalog at hand
-    /// knows the name are they listed.
+    /// By its original name, else by the injected one.
+    fn found(
+        &self,
+        view: &View,
+        entry: &Arc<ServerEntry>,
+        target: &Arc<Target>,
+        catalog: &Arc<Catalog>,
+        name: &str,
+    ) -> Option<Route> {
+        match catalog.tool(name) {
+            Some(tool) => Some(route(entry, target, tool)),
+            None => Some(self.hit(view, entry, target, catalog, name)?.0),
+        }
+    }
+
+    /// By injected name: only servers whose prefix fits are asked.
     async fn route_by_name(
         &self,
         view: &View,
         name: &str,
         context: &Context,
     ) -> Result<Route, Failure> {
-        let servers = view.snapshot.servers.iter();
-        let (enabled, disabled): (Vec<_>, Vec<_>) = servers
-            .filter(|entry| self.fits(view, entry, name))
+        let (enabled, disabled): (Vec<_>, Vec<_>) = self
+            .fitting(view, name)
             .partition(|entry| entry.definition.is_enabled);
-        let known = enabled
-            .iter()
-            .filter_map(|entry| self.look_up_at_hand(view, entry, name, context));
-        if let Some(route) = self.best(known) {
-            return Ok(route);
-        }
         let asked = enabled
             .iter()
             .map(|entry| self.look_up_listed(view, entry, name, context));
@@ -134,10 +152,17 @@ where
         first
     }
 
-    fn fits(&self, view: &View, entry: &ServerEntry, name: &str) -> bool {
-        let namer = &view.snapshot.namer;
-        let server = &entry.definition.name;
-        namer.fits(Naming::Single, server, name) || namer.fits(Naming::Double, server, name)
+    /// The servers whose prefix the name has.
+    fn fitting<'a>(
+        &self,
+        view: &'a View,
+        name: &'a str,
+    ) -> impl Iterator<Item = &'a Arc<ServerEntry>> {
+        let Snapshot { servers, namer, .. } = &*view.snapshot;
+        servers.iter().filter(move |entry| {
+            let server = &entry.definition.name;
+            namer.fits(Naming::Single, server, name) || namer.fits(Naming::Double, server, name)
+        })
     }
 
     fn look_up_at_hand(

@@ -101,7 +101,7 @@ where
     fn named<'a>(
         &self,
         view: &'a View,
-        names: &[String],
+        names: &[Arc<str>],
         gathered: &mut Gathered,
         context: &Context,
     ) -> Vec<&'a Arc<ServerEntry>> {

@@ -2,13 +2,10 @@
 //! outlives the command's work, which may be stopped at any moment.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{Action, Servers, ToolRef};
 use crate::model::error::Phase;
-
-/// Characters of a name that are kept: names come from hosts and servers, and end in a log.
-const MAX_NAME: usize = 128;
 
 #[derive(Debug, Default)]
 pub struct Trail {
@@ -21,8 +18,8 @@ pub struct Trail {
 /// The one server and tool that a command is about, if it is about one.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Subject {
-    pub server: Option<String>,
-    pub tool: Option<String>,
+    pub server: Option<Arc<str>>,
+    pub tool: Option<Arc<str>>,
 }
 
 impl Trail {
@@ -55,7 +52,7 @@ impl Trail {
         self.tool_error.load(Ordering::Relaxed)
     }
 
-    pub(super) fn found(&self, server: &str, tool: &str) {
+    pub(super) fn found(&self, server: &Arc<str>, tool: &Arc<str>) {
         let mut subject = self.subject.lock().unwrap_or_else(PoisonError::into_inner);
         *subject = Subject::new(Some(server), Some(tool));
     }
@@ -66,11 +63,10 @@ impl Trail {
 }
 
 impl Subject {
-    fn new(server: Option<&str>, tool: Option<&str>) -> Self {
-        let cut = |name: &str| name.chars().take(MAX_NAME).collect();
+    fn new(server: Option<&Arc<str>>, tool: Option<&Arc<str>>) -> Self {
         Self {
-            server: server.map(cut),
-            tool: tool.map(cut),
+            server: server.cloned(),
+            tool: tool.cloned(),
         }
     }
 

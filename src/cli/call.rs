@@ -56,8 +56,8 @@ pub async fn run(args: Args, settings: &Settings) -> ExitCode {
 async fn call(args: &Args, arguments: RawJson, settings: &Settings) -> Result<Rope, Failure> {
     let action = Action::CallTool(CallTool {
         tool: ToolRef::Of {
-            server: args.server.clone(),
-            tool: args.tool.clone(),
+            server: args.server.as_str().into(),
+            tool: args.tool.as_str().into(),
         },
         arguments,
         trace: Trace::default(),

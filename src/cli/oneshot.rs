@@ -46,8 +46,8 @@ pub(super) async fn perform(
             session: asking.session.as_deref().map(SessionId::new),
         },
         deadline: action.deadline(settings, None),
-        events: Arc::new(|_| {}),
-        in_force: Arc::new(|| {}),
+        events: None,
+        in_force: None,
         trail: Arc::default(),
     };
     let answer = actions.perform(action, context).await;

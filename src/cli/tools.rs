@@ -20,7 +20,9 @@ pub struct Args {
 /// Lists the tools; fails only if the one server asked for fails.
 pub async fn run(args: Args, settings: &Settings) -> ExitCode {
     let action = Action::ListTools {
-        servers: args.server.map_or(Servers::All, Servers::One),
+        servers: args
+            .server
+            .map_or(Servers::All, |name| Servers::One(name.into())),
         refresh: false,
     };
     let answer = oneshot::perform(settings, &args.asking, action).await;

@@ -4,6 +4,7 @@
 //! process's life (reading, draining, closing) differ in what they do with one.
 
 use std::collections::VecDeque;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -194,7 +195,7 @@ impl<P: Perform> Daemon<P> {
         let force = !self.drain(until).await?;
         let actions = self.actions.clone();
         let closing = tokio::spawn(async move { actions.close(force).await });
-        let mut closed = std::pin::pin!(timeout_at(end, closing));
+        let mut closed = pin!(timeout_at(end, closing));
         loop {
             tokio::select! {
                 biased;
@@ -406,7 +407,8 @@ impl<P: Perform> Daemon<P> {
         };
         let ticket = self.tasks.register(task.clone(), errand);
         let key = ticket.key();
-        let running = tokio::spawn(work.run(ticket));
+        // Boxed here, it is moved once and not at every step of becoming a task.
+        let running = tokio::spawn(Box::pin(work.run(ticket)));
         self.tasks.started(key, running.abort_handle());
     }
 
@@ -456,14 +458,24 @@ struct Work<P> {
 
 impl<P: Perform> Work<P> {
     async fn run(self, ticket: Ticket) {
+        let outcome = if self.action.wants_events() {
+            Box::pin(self.perform_telling(&ticket)).await
+        } else {
+            self.perform(None).await
+        };
+        ticket.answer(outcome);
+    }
+
+    /// Performs, and passes on what there is to tell meanwhile.
+    async fn perform_telling(self, ticket: &Ticket) -> Result<Rope, Failure> {
         let progress = Arc::new(Progress::default());
         let outcome = tokio::select! {
             biased;
-            outcome = self.perform(progress.sink()) => outcome,
-            never = progress.pass_on(&ticket) => match never {},
+            outcome = self.perform(Some(progress.clone())) => outcome,
+            never = progress.pass_on(ticket) => match never {},
         };
-        progress.flush(&ticket);
-        ticket.answer(outcome);
+        progress.flush(ticket);
+        outcome
     }
 
     /// Waits for changing commands before it, then for a place: in the other order those behind a
@@ -476,25 +488,32 @@ impl<P: Perform> Work<P> {
         }
     }
 
-    async fn perform(mut self, events: EventSink) -> Result<Rope, Failure> {
+    async fn perform(mut self, events: Option<EventSink>) -> Result<Rope, Failure> {
         let deadline = self.deadline;
         let _place = match timeout_at(deadline.at, self.turn()).await {
             // Places come free at the deadlines of those who had them, which is too late for many.
             Ok(place) if Instant::now() < deadline.at => place,
             _ => return Err(too_late(deadline)),
         };
-        let hold = self.hold.as_ref().map(|releasing| releasing.0.clone());
+        let in_force = self
+            .hold
+            .as_ref()
+            .map(|releasing| -> Arc<dyn Fn() + Send + Sync> {
+                let hold = releasing.0.clone();
+                Arc::new(move || hold.release())
+            });
         let context = Context {
             caller: self.caller,
             deadline,
             events,
-            in_force: Arc::new(move || hold.iter().for_each(Hold::release)),
+            in_force,
             trail: self.trail,
         };
         let latest = deadline
             .extension
             .map_or(deadline.at, |extension| extension.until.max(deadline.at));
-        match timeout_at(latest + OVERRUN, self.actions.perform(self.action, context)).await {
+        let performed = pin!(self.actions.perform(self.action, context));
+        match timeout_at(latest + OVERRUN, performed).await {
             Ok(outcome) => outcome,
             Err(_) => {
                 let failure = Failure::new(

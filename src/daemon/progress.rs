@@ -2,14 +2,14 @@
 //! left out is counted. Nobody who has an event to tell ever waits.
 
 use std::convert::Infallible;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
 use super::tasks::Ticket;
-use crate::model::event::{Event, EventSink};
+use crate::model::event::{Event, TakeEvent};
 
 const APART: Duration = Duration::from_millis(50);
 
@@ -26,11 +26,6 @@ struct Waiting {
 }
 
 impl Progress {
-    pub fn sink(self: &Arc<Self>) -> EventSink {
-        let progress = self.clone();
-        Arc::new(move |event| progress.put(event))
-    }
-
     /// Passes events on for as long as it is polled.
     pub async fn pass_on(&self, ticket: &Ticket) -> Infallible {
         loop {
@@ -51,8 +46,10 @@ impl Progress {
             }
         }
     }
+}
 
-    fn put(&self, event: Event) {
+impl TakeEvent for Progress {
+    fn take(&self, event: Event) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if waiting.newest.replace(event).is_some() {
             waiting.dropped += 1;

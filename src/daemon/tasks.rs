@@ -21,6 +21,9 @@ use crate::model::redact::Redactor;
 /// Bytes of waiting answers above which events are dropped: they are worth less than any answer.
 const EVENT_LIMIT: usize = 1 << 20;
 
+/// Characters of a name that the log shows.
+const MAX_NAME: usize = 128;
+
 /// All running commands.
 pub struct Tasks {
     table: Mutex<Table>,
@@ -192,6 +195,9 @@ impl Tasks {
 impl Errand {
     /// The one line that tells what became of a command: names and numbers, nothing of its content.
     fn log_end(&self, task: &TaskId, failure: Option<&Failure>) {
+        if !tracing::enabled!(target: "mcp_client::task", tracing::Level::INFO) {
+            return;
+        }
         let detail = |name: &str| failure?.details.get(name)?.as_str();
         let Subject { server, tool } = self.trail.subject();
         let reached = self.trail.reached().map(Phase::as_str);
@@ -205,14 +211,20 @@ impl Errand {
             task = %task.shown(),
             action = self.action,
             user = self.user.as_ref().map(UserId::as_str),
-            server = server.as_deref().or(detail("server_name")),
-            tool,
+            server = server.as_deref().or(detail("server_name")).map(cut),
+            tool = tool.as_deref().map(cut),
             phase = detail("phase").or(reached),
             duration_ms = u64::try_from(self.read.elapsed().as_millis()).unwrap_or(u64::MAX),
             outcome,
             "a task has ended"
         );
     }
+}
+
+/// Names come from hosts and servers, and may be long.
+fn cut(name: &str) -> &str {
+    let end = name.char_indices().nth(MAX_NAME);
+    end.map_or(name, |(end, _)| &name[..end])
 }
 
 impl Answers {

@@ -39,8 +39,10 @@ impl Splitter {
 
     /// Where the next bytes go.
     pub(super) fn room(&mut self) -> &mut BytesMut {
-        // Doubling while a long line grows keeps the copying linear.
-        self.buffer.reserve(Self::CHUNK.max(self.buffer.len()));
+        // Doubling while a long line grows keeps the copying linear; short lines use up what is there.
+        if self.buffer.capacity() - self.buffer.len() < Self::CHUNK / 4 {
+            self.buffer.reserve(Self::CHUNK.max(self.buffer.len()));
+        }
         &mut self.buffer
     }
 

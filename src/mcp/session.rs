@@ -181,12 +181,16 @@ impl Session {
             slot: self.tap.open(request),
         };
         let answered = self.answered(&call.slot, deadline).await;
-        let result = match (call.slot.answer(), answered) {
-            (Some(answer), _) => self.settled(answer, &call.slot),
-            (None, Ok(())) => Err(Failure::new(ErrorCode::Internal, "the answer was lost")),
-            (None, Err(reason)) => Err(self.unanswered(reason, &call.slot).await),
+        let unanswered = match (call.slot.answer(), answered) {
+            (Some(Answer::Lost), _) | (None, Ok(())) => NoAnswer::Lost,
+            (None, Err(reason)) => reason,
+            (Some(answer), _) => {
+                let settled = self.settled(answer);
+                return settled.map_err(|failure| self.placed(failure, deadline, phase));
+            }
         };
-        result.map_err(|failure| self.placed(failure, deadline, phase))
+        let failure = Box::pin(self.unanswered(unanswered, &call.slot)).await;
+        Err(self.placed(failure, deadline, phase))
     }
 
     fn placed(&self, failure: Failure, deadline: Deadline, phase: Phase) -> Failure {
@@ -223,8 +227,8 @@ impl Session {
             Link::Http(endpoint) => tokio::select! {
                 biased;
                 _ = slot.answered() => {}
-                carried = endpoint.call(slot) => if carried.is_err() {
-                    self.renew(slot).await.map_err(NoAnswer::Service)?;
+                carried = Box::pin(endpoint.call(slot)) => if carried.is_err() {
+                    Box::pin(self.renew(slot)).await.map_err(NoAnswer::Service)?;
                 },
             },
         }
@@ -246,7 +250,7 @@ impl Session {
         }
     }
 
-    fn settled(&self, answer: &Answer, slot: &Slot) -> Result<RawJson, Failure> {
+    fn settled(&self, answer: &Answer) -> Result<RawJson, Failure> {
         let name = &self.server_name;
         match answer {
             Answer::Result(raw) => Ok(raw.clone()),
@@ -267,7 +271,7 @@ impl Session {
                 failure.message = format!("server `{name}`: {}", failure.message);
                 Err(failure)
             }
-            Answer::Lost => Err(outcome_of(slot, self.lost())),
+            Answer::Lost => Err(self.lost()),
         }
     }
 
@@ -282,6 +286,7 @@ impl Session {
             NoAnswer::Service(ServiceError::TransportClosed) if self.peer.is_transport_closed() => {
                 self.died_soon().await
             }
+            NoAnswer::Lost => self.died_soon().await,
             NoAnswer::Undelivered(error) if error.kind() == io::ErrorKind::BrokenPipe => {
                 self.died_soon().await
             }
@@ -442,6 +447,8 @@ impl Connected for Session {
 
 enum NoAnswer {
     Timeout,
+    /// The connection has ended, or its way to the child has.
+    Lost,
     /// The child takes no more.
     Undelivered(io::Error),
     Service(ServiceError),

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::future::Future;
-use std::io;
+use std::io::{self, IoSlice};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -22,6 +22,8 @@ use super::wire::{Answer, MAX_MESSAGE};
 
 /// Bytes that may wait for a child that does not read.
 const MAX_BACKLOG: usize = GIVE_UP * MAX_MESSAGE;
+/// Lines that go in one write.
+const MAX_SLICES: usize = 256;
 /// Messages for rmcp that may wait before the child is read on.
 const MAX_UNHEARD: usize = 16;
 
@@ -175,7 +177,8 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what the pipe takes now and queues the rest.
+    /// Queues a line, which is written as soon as the commands that are about to send more have done
+    /// so: all of them are one write.
     ///
     /// # Errors
     /// The child has closed its input (`BrokenPipe`), or has not read for too long.
@@ -189,10 +192,31 @@ impl Outbox {
         }
         state.bytes += line.len();
         state.queue.push_back((line, slot));
-        if state.queue.len() == 1 && !state.write()? {
+        if state.queue.len() == 1 {
             self.wake.notify_one();
         }
         Ok(())
+    }
+
+    /// Writes what is queued; gives the pipe where it takes no more. Requests that can no longer
+    /// reach the child end here.
+    fn write(&self) -> Option<Arc<pipe::Sender>> {
+        let mut state = self.lock();
+        let pipe = state.pipe.clone()?;
+        while !state.queue.is_empty() {
+            let lines = state.queue.iter().take(MAX_SLICES);
+            let slices: Vec<_> = lines.map(|(line, _)| IoSlice::new(line)).collect();
+            match pipe.try_write_vectored(&slices) {
+                Ok(length) => state.written(length),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Some(pipe),
+                Err(_) => {
+                    state.bytes = 0;
+                    let lost = state.queue.drain(..).filter_map(|(_, slot)| slot);
+                    lost.for_each(|slot| slot.settle(Answer::Lost));
+                }
+            }
+        }
+        None
     }
 
     /// Closes the child's stdin; what is still queued is dropped.
@@ -205,48 +229,36 @@ impl Outbox {
 }
 
 impl State {
-    /// Writes until the queue is empty (true) or the pipe is full (false).
-    fn write(&mut self) -> io::Result<bool> {
-        let Some(pipe) = self.pipe.clone() else {
-            return Ok(true);
-        };
-        while let Some((line, slot)) = self.queue.front_mut() {
-            match pipe.try_write(line) {
-                Ok(length) => {
-                    if let Some(slot) = slot {
-                        slot.mark_sent();
-                    }
-                    self.bytes -= length;
-                    line.advance(length);
-                    if line.is_empty() {
-                        self.queue.pop_front();
-                    }
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
-                Err(error) => {
-                    self.queue.clear();
-                    return Err(error);
-                }
+    /// So many bytes have gone.
+    fn written(&mut self, mut length: usize) {
+        self.bytes -= length;
+        while length > 0
+            && let Some((line, slot)) = self.queue.front_mut()
+        {
+            if let Some(slot) = slot {
+                slot.mark_sent();
+            }
+            let part = length.min(line.len());
+            line.advance(part);
+            length -= part;
+            if line.is_empty() {
+                self.queue.pop_front();
             }
         }
-        Ok(true)
     }
 }
 
-/// Writes the queue whenever the pipe takes more, until the outbox is closed.
+/// Writes the queue whenever there is one and the pipe takes it, until the outbox is closed.
 async fn empty(outbox: Arc<Outbox>) {
     loop {
         outbox.wake.notified().await;
-        loop {
-            let pipe = outbox.lock().pipe.clone();
-            let Some(pipe) = pipe else { return };
-            if pipe.writable().await.is_err() {
+        while let Some(full) = outbox.write() {
+            if full.writable().await.is_err() {
                 return;
             }
-            match outbox.lock().write() {
-                Ok(false) => {}
-                Ok(true) | Err(_) => break,
-            }
+        }
+        if outbox.lock().pipe.is_none() {
+            return;
         }
     }
 }
@@ -364,7 +376,45 @@ mod tests {
         outbox
             .send(line, Some(waiting.clone()))
             .expect("room in the queue");
+        assert!(outbox.write().is_some(), "the pipe is full");
         assert!(begun.may_be_sent());
         assert!(!waiting.may_be_sent());
+    }
+
+    #[tokio::test]
+    async fn what_can_no_longer_reach_the_child_is_lost_at_once() {
+        let (unread, outbox) = outbox();
+        let tap = Tap::new("x".into());
+        let slot = tap.open(Request::ListTools { cursor: None });
+        let pipe = outbox.lock().pipe.clone().expect("an open pipe");
+        pipe.writable().await.expect("an open pipe");
+        drop(unread);
+        let sent = outbox.send(Bytes::from_static(b"x\n"), Some(slot.clone()));
+        sent.expect("room in the queue");
+        assert!(outbox.write().is_none());
+        assert!(matches!(slot.answer(), Some(Answer::Lost)));
+        assert!(!slot.may_be_sent());
+    }
+
+    #[tokio::test]
+    async fn many_lines_arrive_whole_and_in_order_however_the_pipe_takes_them() {
+        let (unread, outbox) = outbox();
+        let lines = (0..2_000).map(|n| format!("{n} {}\n", "x".repeat(n % 300)));
+        let lines: Vec<_> = lines.map(Bytes::from).collect();
+        for line in &lines {
+            outbox.send(line.clone(), None).expect("room in the queue");
+        }
+        let length = lines.iter().map(Bytes::len).sum();
+        let reader = tokio::task::spawn_blocking(move || {
+            let mut read = vec![0; length];
+            std::io::Read::read_exact(&mut File::from(unread), &mut read).map(|()| read)
+        });
+        let outbox = Arc::new(outbox);
+        let emptier = tokio::spawn(empty(outbox.clone()));
+        let read = reader.await.expect("a reader").expect("every byte");
+        assert_eq!(read, lines.concat());
+        outbox.close();
+        emptier.await.expect("it ends");
+        assert_eq!(outbox.lock().bytes, 0);
     }
 }

@@ -106,7 +106,7 @@ impl Slot {
     }
 
     /// The first answer wins.
-    fn settle(&self, answer: Answer) {
+    pub(super) fn settle(&self, answer: Answer) {
         let _ = self.answer.set(answer);
         self.waiting.wake();
     }
@@ -135,7 +135,7 @@ impl Slot {
             ..
         } = &self.request
         {
-            events(Event {
+            events.take(Event {
                 kind: "progress",
                 server_name: server_name.clone(),
                 params,

@@ -15,4 +15,15 @@ pub struct Event {
 }
 
 /// Takes a command's events to the host. May drop them under pressure, never blocks.
-pub type EventSink = Arc<dyn Fn(Event) + Send + Sync>;
+pub trait TakeEvent: Send + Sync {
+    fn take(&self, event: Event);
+}
+
+/// A sink shared by all that may have something to tell.
+pub type EventSink = Arc<dyn TakeEvent>;
+
+impl<F: Fn(Event) + Send + Sync> TakeEvent for F {
+    fn take(&self, event: Event) {
+        self(event);
+    }
+}

@@ -20,7 +20,7 @@ impl RawJson {
     /// Line breaks can stand only between tokens there; they become spaces.
     pub fn part_of(whole: &Bytes, raw: &RawValue) -> Self {
         let part = whole.slice_ref(raw.get().as_bytes());
-        if part.iter().any(|byte| matches!(byte, b'\n' | b'\r')) {
+        if memchr::memchr2(b'\n', b'\r', &part).is_some() {
             let flat = part.iter().map(|&byte| {
                 if matches!(byte, b'\n' | b'\r') {
                     b' '

@@ -3,7 +3,7 @@
 
 use std::collections::HashMap;
 use std::hash::Hash;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
@@ -11,7 +11,8 @@ use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 pub struct Bulkheads<K> {
     at_once: usize,
     waiting: usize,
-    held: Mutex<HashMap<K, Weak<Bulkhead>>>,
+    /// Kept while nobody uses them, until there are too many: a user comes again.
+    held: Mutex<HashMap<K, Arc<Bulkhead>>>,
 }
 
 struct Bulkhead {
@@ -59,22 +60,31 @@ impl<K: Clone + Eq + Hash> Bulkheads<K> {
 
     fn get(&self, key: &K) -> Arc<Bulkhead> {
         let mut held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = held.get(key).and_then(Weak::upgrade) {
-            return found;
+        if let Some(found) = held.get(key) {
+            return found.clone();
         }
         if held.len() == held.capacity() {
-            held.retain(|_, bulkhead| bulkhead.strong_count() > 0);
+            held.retain(|_, bulkhead| Arc::strong_count(bulkhead) > 1);
         }
         let made = Arc::new(Bulkhead {
             entries: Arc::new(Semaphore::new(self.at_once * (1 + self.waiting))),
             places: Arc::new(Semaphore::new(self.at_once)),
         });
-        held.insert(key.clone(), Arc::downgrade(&made));
+        held.insert(key.clone(), made.clone());
         made
     }
 }
 
 impl Entry {
+    /// A place, if one is free.
+    pub fn place_at_hand(self) -> Option<Place> {
+        let place = Arc::clone(&self.bulkhead.places).try_acquire_owned().ok()?;
+        Some(Place {
+            _entry: self,
+            _place: place,
+        })
+    }
+
     /// Waits for a place, first come first served, for as long as it takes.
     pub async fn place(self) -> Place {
         let places = Arc::clone(&self.bulkhead.places);

@@ -93,12 +93,22 @@ impl Usage {
             },
             Err(TryAcquireError::Closed) => return self.ended(),
         };
-        Ok(Some(Lease {
+        Ok(Some(self.leased(session, place)))
+    }
+
+    /// A place on `session`, if one is free.
+    pub(super) fn lease_at_hand<S>(self: Arc<Self>, session: Arc<S>) -> Option<Lease<S>> {
+        let place = Arc::clone(&self.places).try_acquire_owned().ok()?;
+        Some(self.leased(session, place))
+    }
+
+    fn leased<S>(self: Arc<Self>, session: Arc<S>, place: OwnedSemaphorePermit) -> Lease<S> {
+        Lease {
             session,
             usage: self,
             _place: place,
             among_callers: None,
-        }))
+        }
     }
 
     async fn wait(&self, deadline: Instant) -> Result<Option<OwnedSemaphorePermit>, Failure> {

@@ -154,6 +154,18 @@ impl<C: Connect> Pool<C> {
         }
     }
 
+    /// A ready session and a place on it, where both are there at once: what most calls need, and the
+    /// cheapest way to it.
+    pub fn acquire_at_hand(&self, target: &Target) -> Option<Lease<C::Session>> {
+        let place = self.callers.enter(&target.key.server)?.place_at_hand()?;
+        let (session, usage) = self.lock().ready(&target.key)?;
+        if session.is_dead() {
+            return None;
+        }
+        let lease = usage.lease_at_hand(session)?;
+        Some(lease.within(place))
+    }
+
     /// A place among the callers of the server, whatever their connections.
     async fn place(&self, target: &Target, deadline: Deadline) -> Result<Place, Failure> {
         let refused = |why| {

@@ -126,6 +126,13 @@ impl<S> Slot<S> {
         }
     }
 
+    pub(super) fn ready(&self) -> Option<(Arc<S>, Arc<Usage>)> {
+        match &self.state {
+            State::Ready(live) => Some((Arc::clone(&live.session), Arc::clone(&live.life.usage))),
+            State::Idle | State::Connecting(_) => None,
+        }
+    }
+
     fn begin(&mut self, now: Instant, target: &Arc<Target>, id: u64, limit: usize) -> Step<S> {
         let (usage, returned) = Usage::new(now, limit);
         let (outcome, receiver) = watch::channel(None);

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::lease::Usage;
 use super::room::Bound;
 use super::slot::{Live, Slot, Step};
 use crate::model::error::{ErrorCode, Failure};
@@ -56,6 +57,12 @@ impl<S> Slots<S> {
         let slot = self.by_key.entry(target.key.clone()).or_default();
         slot.superseded = None;
         (slot.ask(now, target, &mut self.last_id, limit), superseded)
+    }
+
+    /// The ready session of this key, unless another fingerprint has taken its place.
+    pub(super) fn ready(&self, key: &PoolKey) -> Option<(Arc<S>, Arc<Usage>)> {
+        let slot = self.by_key.get(key)?;
+        (!self.closed && slot.superseded.is_none()).then(|| slot.ready())?
     }
 
     pub(super) fn get(&self, key: &PoolKey) -> Option<&Slot<S>> {
