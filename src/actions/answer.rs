@@ -1,7 +1,10 @@
 //! The default form of a tool's result, cut out of the server's text: no payload is decoded,
 //! encoded or copied.
 
+use std::sync::LazyLock;
+
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use serde::Deserialize;
 use serde_json::value::RawValue;
 
@@ -71,10 +74,12 @@ fn push_text(answer: &mut Rope, whole: &Bytes, content: Option<&RawValue>) -> Re
     Ok(())
 }
 
+static IS_ERROR: LazyLock<Finder> = LazyLock::new(|| Finder::new(b"\"isError\""));
+
 /// Whether a `CallToolResult` says that the tool failed.
 pub(super) fn is_tool_error(result: &RawJson) -> bool {
     // Most results do not have the member, and may be long.
-    memchr::memmem::find(result.bytes(), b"\"isError\"").is_some()
+    IS_ERROR.find(result.bytes()).is_some()
         && result
             .read::<Members>()
             .is_ok_and(|members| says_error(&members))

@@ -17,7 +17,7 @@ where
         call: CallTool,
         context: &Context,
     ) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let route = match self.route_at_hand(&view, &call.tool, context) {
             Some(route) => route,
             None => Box::pin(self.route(&view, &call.tool, context))

@@ -24,7 +24,7 @@ where
         name: &str,
         context: &Context,
     ) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let party = Party {
             entry: view.enabled(name)?,
             caller: &context.caller,
@@ -63,7 +63,7 @@ where
         force: bool,
         context: &Context,
     ) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let definition = &view.find(name)?.definition;
         let drain = self
             .pool
@@ -80,7 +80,7 @@ where
     }
 
     pub(super) async fn init(&self, context: &Context) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let public = enabled(&view)
             .into_iter()
             .filter(|entry| entry.definition.is_public);

@@ -100,13 +100,19 @@ where
         }
     }
 
-    /// What is in force for the caller now. Connections that no longer are begin to close.
-    pub(super) async fn view(
+    /// What is in force for the caller. Connections that no longer are begin to close.
+    pub(super) async fn view(&self, context: &Context) -> Result<Arc<View>, Failure> {
+        self.view_since(&context.caller, context.begun, context.deadline)
+            .await
+    }
+
+    async fn view_since(
         &self,
         caller: &Caller,
+        since: Instant,
         deadline: Deadline,
     ) -> Result<Arc<View>, Failure> {
-        let snapshot = pin!(self.directory.snapshot(caller));
+        let snapshot = pin!(self.directory.snapshot(caller, since));
         let snapshot = timeout_at(deadline.at, snapshot)
             .await
             .unwrap_or_else(|_| Err(config_too_late()))
@@ -198,7 +204,8 @@ where
     }
 
     async fn target_in_force(&self, party: &Party<'_>) -> Result<Arc<Target>, Failure> {
-        let view = self.view(party.caller, party.deadline).await?;
+        let now = Instant::now();
+        let view = self.view_since(party.caller, now, party.deadline).await?;
         let entry = view.enabled(party.name())?;
         self.target(&view, &Party { entry, ..*party })
     }

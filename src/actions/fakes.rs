@@ -125,7 +125,7 @@ impl World {
 }
 
 impl Snapshots for World {
-    async fn snapshot(&self, caller: &Caller) -> Result<Arc<Snapshot>, Failure> {
+    async fn snapshot(&self, caller: &Caller, _: Instant) -> Result<Arc<Snapshot>, Failure> {
         let snapshots = self.snapshots.lock().unwrap();
         Ok(snapshots
             .get(&caller.user)
@@ -280,6 +280,7 @@ fn context(user: Option<&str>, limit: Duration) -> Context {
         },
         deadline: Deadline::after(limit),
         events: None,
+        begun: Instant::now(),
         in_force: None,
         trail: Arc::default(),
     }

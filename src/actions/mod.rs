@@ -263,6 +263,8 @@ pub struct Context {
     pub deadline: Deadline,
     /// Where events go, for a command that asked for them.
     pub events: Option<EventSink>,
+    /// When its turn had come: it sees every change that was in force by then.
+    pub begun: Instant,
     /// Called once the change is in force, for actions that are in force before their answer.
     pub in_force: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Kept by whoever tells of the command's end.

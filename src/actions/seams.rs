@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::sync::Arc;
 
+use tokio::time::Instant;
+
 use crate::directory::{Directory, Snapshot};
 use crate::mcp::{Connected, ServerIdentity, Session, ToolCall};
 use crate::model::caller::Caller;
@@ -11,16 +13,17 @@ use crate::model::json::RawJson;
 
 /// Where snapshots come from.
 pub trait Snapshots: Send + Sync + 'static {
-    /// What is in force for this caller now.
+    /// What is in force for this caller, at some moment after `since`.
     fn snapshot(
         &self,
         caller: &Caller,
+        since: Instant,
     ) -> impl Future<Output = Result<Arc<Snapshot>, Failure>> + Send;
 }
 
 impl Snapshots for Directory {
-    async fn snapshot(&self, caller: &Caller) -> Result<Arc<Snapshot>, Failure> {
-        Directory::snapshot(self, caller).await
+    async fn snapshot(&self, caller: &Caller, since: Instant) -> Result<Arc<Snapshot>, Failure> {
+        self.snapshot_since(caller, since).await
     }
 }
 

@@ -30,7 +30,7 @@ where
     C::Session: CallTools,
 {
     pub(super) async fn list_servers(&self, context: &Context) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let servers: Vec<Value> = view
             .snapshot
             .servers

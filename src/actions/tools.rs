@@ -65,7 +65,7 @@ where
         refresh: bool,
         context: &Context,
     ) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let mut gathered = Gathered::default();
         let alone = matches!(servers, Servers::One(_));
         let entries = match servers {
@@ -147,7 +147,7 @@ where
         name: &str,
         context: &Context,
     ) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let party = Party {
             entry: view.enabled(name)?,
             caller: &context.caller,
@@ -166,7 +166,7 @@ where
 
     /// `refresh_tools` without one: the user's connected servers, shared ones included.
     pub(super) async fn refresh_connected(&self, context: &Context) -> Result<Rope, Failure> {
-        let view = self.view(&context.caller, context.deadline).await?;
+        let view = self.view(context).await?;
         let connected = self.pool.connected(|key| is_within(key, &context.caller));
         let until = context.deadline.at;
         let listed = connected.iter().map(|(target, session)| async move {

@@ -47,6 +47,7 @@ pub(super) async fn perform(
         },
         deadline: action.deadline(settings, None),
         events: None,
+        begun: tokio::time::Instant::now(),
         in_force: None,
         trail: Arc::default(),
     };

@@ -84,7 +84,6 @@ pub struct Daemon<P> {
     users: Bulkheads<UserId>,
     lines: Lines,
     level: watch::Receiver<Level>,
-    running: watch::Receiver<usize>,
     input: Option<Input>,
     notices: mpsc::Receiver<Notice>,
     /// Read, and not yet started.
@@ -118,7 +117,6 @@ impl<P: Perform> Daemon<P> {
             users: Bulkheads::new(settings.daemon.max_per_user, WAITING),
             settings,
             level: lines.level(),
-            running: tasks.running(),
             tasks,
             lines,
             input: Some(input),
@@ -279,7 +277,7 @@ impl<P: Perform> Daemon<P> {
                     Occurrence::EndOfInput
                 }
             },
-            Ok(()) = self.running.changed(), if wants_room => Occurrence::Room,
+            () = self.tasks.ended(), if wants_room => Occurrence::Room,
             () = sleep_until(until.unwrap_or(never)), if until.is_some() => Occurrence::Deadline,
         }
     }
@@ -490,6 +488,7 @@ impl<P: Perform> Work<P> {
 
     async fn perform(mut self, events: Option<EventSink>) -> Result<Rope, Failure> {
         let deadline = self.deadline;
+        let is_first = self.ahead.is_empty();
         let _place = match timeout_at(deadline.at, self.turn()).await {
             // Places come free at the deadlines of those who had them, which is too late for many.
             Ok(place) if Instant::now() < deadline.at => place,
@@ -506,6 +505,11 @@ impl<P: Perform> Work<P> {
             caller: self.caller,
             deadline,
             events,
+            begun: if is_first {
+                deadline.started
+            } else {
+                Instant::now()
+            },
             in_force,
             trail: self.trail,
         };

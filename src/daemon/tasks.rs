@@ -2,10 +2,10 @@
 //! is answered twice; a ticket that is dropped still holding that right answers `internal`, so none is lost.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::watch;
+use tokio::sync::Notify;
 use tokio::task::AbortHandle;
 use tokio::time::Instant;
 
@@ -29,7 +29,9 @@ pub struct Tasks {
     table: Mutex<Table>,
     lines: Lines,
     redactor: Redactor,
-    running: watch::Sender<usize>,
+    running: AtomicUsize,
+    /// Told of every end of a command.
+    ended: Notify,
     answers: Answers,
 }
 
@@ -73,7 +75,8 @@ impl Tasks {
             table: Mutex::default(),
             lines,
             redactor,
-            running: watch::Sender::new(0),
+            running: AtomicUsize::new(0),
+            ended: Notify::new(),
             answers: Answers::default(),
         })
     }
@@ -88,7 +91,7 @@ impl Tasks {
             work: None,
         };
         table.entries.insert(key, entry);
-        self.running.send_replace(table.entries.len());
+        self.running.store(table.entries.len(), Ordering::Relaxed);
         Ticket {
             tasks: self.clone(),
             key,
@@ -103,7 +106,7 @@ impl Tasks {
     }
 
     pub fn count(&self) -> usize {
-        *self.running.borrow()
+        self.running.load(Ordering::Relaxed)
     }
 
     /// Answers that were successes.
@@ -116,9 +119,9 @@ impl Tasks {
         self.answers.failed[code as usize].load(Ordering::Relaxed)
     }
 
-    /// Tells of every change of the number of running commands.
-    pub fn running(&self) -> watch::Receiver<usize> {
-        self.running.subscribe()
+    /// Ends when a command has ended since the last call. For one waiter.
+    pub async fn ended(&self) {
+        self.ended.notified().await;
     }
 
     /// Answers a line that cannot become a running command.
@@ -183,7 +186,8 @@ impl Tasks {
     fn take(&self, key: u64) -> Option<Entry> {
         let mut table = self.lock();
         let entry = table.entries.remove(&key)?;
-        self.running.send_replace(table.entries.len());
+        self.running.store(table.entries.len(), Ordering::Relaxed);
+        self.ended.notify_one();
         Some(entry)
     }
 

@@ -5,8 +5,8 @@ mod foreign;
 mod reader;
 mod source;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures::FutureExt;
@@ -91,6 +91,8 @@ struct Inner {
     reader: Reader,
     cache: Cache,
     sequence: AtomicU64,
+    /// When the source was last asked how fresh an answer would be, and what it said.
+    looked: Mutex<Option<(Instant, Freshness)>>,
 }
 
 impl Directory {
@@ -122,6 +124,7 @@ impl Directory {
             redactor,
             cache: Cache::new(settings.max_stale.max(settings.ttl)),
             sequence: AtomicU64::new(1),
+            looked: Mutex::default(),
         }))
     }
 
@@ -130,7 +133,19 @@ impl Directory {
     /// # Errors
     /// `config_unavailable`, `config_unauthorized`.
     pub async fn snapshot(&self, caller: &Caller) -> Result<Arc<Snapshot>, Failure> {
-        let now = self.0.source.freshness();
+        self.snapshot_since(caller, Instant::now()).await
+    }
+
+    /// What is in force for this caller, at some moment after `since`.
+    ///
+    /// # Errors
+    /// As [`Directory::snapshot`].
+    pub async fn snapshot_since(
+        &self,
+        caller: &Caller,
+        since: Instant,
+    ) -> Result<Arc<Snapshot>, Failure> {
+        let now = self.freshness(since);
         let key = Key::of(caller);
         let start = |slot: &mut Slot| match slot.current(now) {
             Some(current) => current,
@@ -140,6 +155,20 @@ impl Directory {
             Ok(snapshot) => Ok(snapshot),
             Err(coming) => coming.await,
         }
+    }
+
+    /// Commands that were read together look at the store once.
+    fn freshness(&self, since: Instant) -> Freshness {
+        let mut looked = self.0.looked.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((at, freshness)) = *looked
+            && at > since
+        {
+            return freshness;
+        }
+        let at = Instant::now();
+        let freshness = self.0.source.freshness();
+        *looked = Some((at, freshness));
+        freshness
     }
 
     /// Asks in a task of its own: the answer does not depend on the patience of who asked first.
