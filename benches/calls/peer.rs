@@ -128,12 +128,13 @@ impl Lines {
         ticks / 100.0
     }
 
-    /// Resident memory of the daemon in MB, its guardian included: now (`VmRSS`) or at its peak (`VmHWM`).
+    /// Resident memory of the daemon in MB, now (`VmRSS`) or at its peak (`VmHWM`), and what its guardian
+    /// has besides: the pages of the program itself are there once for both.
     pub fn memory(&self, which: &str) -> f64 {
-        family(self.child.id())
-            .into_iter()
-            .map(|pid| memory_of(pid, which))
-            .sum()
+        let mut family = family(self.child.id());
+        let daemon = family.pop().expect("a process");
+        let guardians = family.into_iter().map(|pid| memory_of(pid, "RssAnon:"));
+        memory_of(daemon, which) + guardians.sum::<f64>()
     }
 
     pub fn end(mut self) {

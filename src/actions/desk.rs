@@ -48,7 +48,7 @@ impl Actions {
     /// What `Directory::open` fails with.
     pub async fn open(settings: &Settings, redactor: Redactor) -> Result<Self, Failure> {
         let directory = Directory::open(settings, redactor.clone()).await?;
-        let connector = Connector::new(settings, redactor.clone())?;
+        let connector = Connector::new(settings, redactor.clone());
         Ok(Self::new(directory, connector, settings, redactor))
     }
 }

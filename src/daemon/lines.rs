@@ -76,7 +76,11 @@ impl Stream {
     fn sorted<P>(self, anew: impl FnOnce(&str) -> io::Result<P>) -> io::Result<Kind<P>> {
         match FileType::from_raw_mode(rustix::fs::fstat(&self.0)?.st_mode) {
             FileType::Fifo => match anew(&format!("/proc/self/fd/{}", self.0.as_raw_fd())) {
-                Ok(pipe) => Ok(Kind::Pipe(pipe)),
+                Ok(pipe) => {
+                    // Large answers take fewer turns. It may be refused, and does not matter.
+                    let _ = rustix::pipe::fcntl_setpipe_size(&self.0, PIPE);
+                    Ok(Kind::Pipe(pipe))
+                }
                 Err(_) => Ok(Kind::Other(self)),
             },
             FileType::Socket => {
@@ -162,6 +166,9 @@ impl Write for Stream {
         Ok(())
     }
 }
+
+/// How much the host's pipes are to hold, in bytes: what a system lets anybody have.
+const PIPE: usize = 1 << 20;
 
 /// What one `writev` takes (`IOV_MAX`).
 const MAX_SLICES: usize = 1024;

@@ -20,7 +20,8 @@ use rmcp::transport::streamable_http_client::{
     StreamableHttpClientTransport, StreamableHttpClientTransportConfig,
 };
 use serde_json::Value;
-use tokio::sync::watch;
+use tokio::sync::{OnceCell, watch};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 use url::Url;
@@ -56,7 +57,8 @@ enum Era {
 
 /// Opens connections for the whole process.
 pub struct Connector {
-    http: mcp_http::Client,
+    /// Made for the first server over HTTP: the system's certificates are many files.
+    http: OnceCell<mcp_http::Client>,
     verdicts: Mutex<HashMap<Fingerprint, Era>>,
     base_env: Vec<(String, String)>,
     start_timeout: Duration,
@@ -73,21 +75,28 @@ struct Refused {
 }
 
 impl Connector {
-    /// # Errors
-    /// `internal`, when the HTTP client cannot be set up (no usable certificates, say).
-    pub fn new(settings: &Settings, redactor: Redactor) -> Result<Self, Failure> {
-        let http = mcp_http::client().map_err(|error| {
-            let text = format!("the HTTP client cannot be set up: {error}");
-            Failure::new(ErrorCode::Internal, text)
-        })?;
-        Ok(Self {
-            http,
+    pub fn new(settings: &Settings, redactor: Redactor) -> Self {
+        Self {
+            http: OnceCell::new(),
             verdicts: Mutex::default(),
             base_env: settings.stdio.environment.clone(),
             start_timeout: settings.pool.start_timeout,
             initialize_timeout: settings.pool.initialize_timeout,
             max_in_flight: settings.pool.max_in_flight,
             redactor,
+        }
+    }
+
+    /// # Errors
+    /// `internal`, when it cannot be set up (no usable certificates, say).
+    async fn http(&self) -> Result<mcp_http::Client, Failure> {
+        let made = self.http.get_or_try_init(async || {
+            let client = spawn_blocking(mcp_http::client).await;
+            client.map_err(|error| error.to_string())?
+        });
+        made.await.cloned().map_err(|reason: String| {
+            let text = format!("the HTTP client cannot be set up: {reason}");
+            Failure::new(ErrorCode::Internal, text)
         })
     }
 
@@ -241,7 +250,11 @@ impl Connector {
             is_final: true,
         })?;
         let headers = HeaderMap::from_iter(headers.iter().cloned());
-        let endpoint = Endpoint::new(self.http.clone(), tap.clone(), parsed, headers);
+        let client = self.http().await.map_err(|failure| Refused {
+            failure,
+            is_final: true,
+        })?;
+        let endpoint = Endpoint::new(client, tap.clone(), parsed, headers);
         let config = StreamableHttpClientTransportConfig::with_uri(url.expose())
             .max_concurrent_requests(self.max_in_flight);
         let transport = StreamableHttpClientTransport::with_client(endpoint.clone(), config);

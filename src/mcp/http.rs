@@ -52,12 +52,13 @@ pub(super) struct HttpFault(String);
 
 /// The client for all servers: connections are kept alive and shared, redirects are not followed
 /// (they would carry credentials elsewhere), compressed bodies are not asked for.
-pub(super) fn client() -> reqwest::Result<Client> {
-    Client::builder()
+pub(super) fn client() -> Result<Client, String> {
+    let client = Client::builder()
         .redirect(redirect::Policy::none())
         .connect_timeout(Duration::from_secs(10))
         .user_agent(concat!("mcp-client/", env!("CARGO_PKG_VERSION")))
-        .build()
+        .build();
+    client.map_err(|error| error.to_string())
 }
 
 /// One connection's view of the shared client: how our own requests go, and how rmcp's do.

@@ -150,10 +150,7 @@ async fn connect_all(
     settings: &Settings,
     redactor: &Redactor,
 ) -> Vec<Finding> {
-    let connector = match Connector::new(settings, redactor.clone()) {
-        Ok(connector) => connector,
-        Err(failure) => return vec![Finding::new("servers", "", Level::Error, failure.message)],
-    };
+    let connector = Connector::new(settings, redactor.clone());
     let connecting = targets
         .into_iter()
         .map(|target| connect(&connector, target, settings.pool.list_timeout));
