@@ -1,4 +1,4 @@
-//! Every setting: its name, default and unit, and where its value comes from (docs/line-protocol.md).
+//! Every setting: its name, default and unit, and where its value comes from (docs/settings.md).
 //!
 //! One table makes the structs, their defaults, the names in the file and the environment, and the
 //! documentation in `config/default.toml`. Only this module reads the environment and the settings file.
