@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::mcp::{Connect, Connector};
 use crate::model::caller::Caller;
 use crate::model::deadline::Deadline;
-use crate::model::error::{ErrorCode, Failure, Phase};
+use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
 use crate::model::resolve::{ServerEntry, Target};
@@ -316,10 +316,11 @@ where
     }
 }
 
+/// Says nothing against the config API: `config.timeout` is longer, or the command had waited before it asked.
 fn config_too_late() -> Failure {
-    let message = "the configuration was not read within the command's deadline; try again, \
-                   or give the command more time";
-    Failure::new(ErrorCode::ConfigUnavailable, message)
+    let message = "the command's deadline ended before its definitions and credentials were read; \
+                   try again, or give the command more time";
+    Failure::new(ErrorCode::CallTimeout, message).outcome(Outcome::NotSent)
 }
 
 fn unsettled(party: &Party) -> Failure {

@@ -110,7 +110,6 @@ const COMPANIONS: &[&str] = &[
     "result_too_large",
     "protocol_error",
     "call_timeout",
-    "config_unavailable",
 ];
 /// Of a short deadline: on a busy machine it may end before the call has left.
 const OUT_OF_TIME: &[&str] = &[
@@ -119,7 +118,6 @@ const OUT_OF_TIME: &[&str] = &[
     "server_crashed",
     "cancelled",
     "starting",
-    "config_unavailable",
 ];
 
 /// A new user's connection ends in a call. Its other calls are answered too, and the next one works.
@@ -300,7 +298,7 @@ fn slow_start(stage: &Stage) {
         &user,
         "sleepy",
         "echo",
-        Fails(&["starting", "config_unavailable"]),
+        Fails(&["starting", "call_timeout"]),
     );
     stage.daemon.ask(call.with("timeout_ms", 200));
     stage.ask(&user, "sleepy", "echo", Success);
@@ -444,7 +442,6 @@ fn slow_host(stage: &Stage, dice: &mut Dice) {
 
 fn flood(stage: &Stage, dice: &mut Dice) {
     let user = stage.user();
-    stage.ask(&user, "commons", "echo", Success);
     for _ in 0..400 {
         let server = dice.word(STEADY);
         stage
