@@ -219,7 +219,11 @@ fn stopped(stage: &Stage) {
     // An idle connection may have been closed just before: then a new one serves the call.
     let call = stage.call(&user, "victim", "echo", Either(OUT_OF_TIME));
     stage.daemon.ask(call.with("timeout_ms", 250));
+    // Its answer says that the death has been noticed.
+    let last = stage.call(&user, "victim", "echo", Either(CRASHED));
+    let task = stage.daemon.send(last.watched());
     stage.daemon.signal(pid, Signal::KILL);
+    stage.daemon.await_answer(&task);
     stage.ask(&user, "victim", "echo", Success);
 }
 
