@@ -223,6 +223,14 @@ impl Lookup for OwnEnvironment {
     }
 }
 
+/// Reads a duration as settings have it: `500ms`, `30s`, `10m`.
+///
+/// # Errors
+/// Reads after what the duration is for.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    read::duration(Given::Text(text.to_owned()))
+}
+
 /// A settings file with every setting at its default, documented: `config/default.toml`.
 pub fn documentation() -> String {
     let mut text = "# Every setting of mcp-client with its default. Copy what you change to\n\
