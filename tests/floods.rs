@@ -61,9 +61,7 @@ fn a_user_who_floods_a_slow_server_starves_nobody() {
     ground.stdio("tarpit", tarpit(), |_| {});
     ground.stdio("books", json!({}), |_| {});
     let mut daemon = ground.daemon();
-    for user in ["alice", "bob"] {
-        daemon.ask(user, call("books", "echo", json!({}))).ok();
-    }
+    daemon.ask("bob", call("books", "echo", json!({}))).ok();
     let flood: Vec<String> = (0..200)
         .map(|_| daemon.send("alice", hanging(3_000)))
         .collect();

@@ -244,6 +244,30 @@ fn a_host_that_fails_is_config_unavailable_when_cold_and_the_last_good_answer_wh
 }
 
 #[test]
+fn a_deadline_that_ends_before_the_host_has_had_its_time_is_the_commands_own() {
+    let ground = Ground::new();
+    ground.set("config_timeout", "2s");
+    ground.stdio("books", json!({}), |_| {});
+    let mut daemon = ground.daemon();
+    ground.host.be(Mode::Silent);
+    for mut params in [call("books", "echo", json!({})), json!({"action": LIST})] {
+        params["timeout_ms"] = 100.into();
+        let answer = daemon.ask("alice", params);
+        let details = answer.failure("call_timeout");
+        assert_eq!(details["phase"], "resolve", "{}", answer.text);
+        assert_eq!(details["outcome"], "not_sent", "{}", answer.text);
+    }
+    // Both had one question, which goes on until the host has had its time.
+    daemon
+        .ask("alice", call("books", "echo", json!({})))
+        .failure("config_unavailable");
+    assert_eq!(ground.host.requests().len(), 1);
+    ground.host.be(Mode::Well);
+    daemon.ask("alice", call("books", "echo", json!({}))).ok();
+    daemon.finish();
+}
+
+#[test]
 fn an_unreachable_host_is_config_unavailable() {
     let ground = Ground::new();
     let mut command = ground.command();

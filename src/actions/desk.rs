@@ -17,7 +17,7 @@ use crate::directory::Directory;
 use crate::mcp::{Connect, Connector};
 use crate::model::caller::Caller;
 use crate::model::deadline::Deadline;
-use crate::model::error::{ErrorCode, Failure, Phase};
+use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
 use crate::model::resolve::{ServerEntry, Target};
@@ -175,19 +175,27 @@ where
         target: &Arc<Target>,
     ) -> Result<Ready<C::Session>, Failure> {
         if self.pool.view(&target.key).status == SlotStatus::Connected {
-            return self.lease(party, target.clone()).await;
+            let leased = self.lease(party, target.clone()).await;
+            if !was_called_off(&leased) {
+                return leased;
+            }
         }
         party.trail.reach(Phase::Start);
         let mut target = self.target_in_force(party).await?;
         for _ in 0..MAX_CHANGES {
-            let ready = self.lease(party, target).await?;
-            let now = self.target_in_force(party).await?;
-            if now.key == ready.target.key {
-                return Ok(ready);
+            let leased = self.lease(party, target.clone()).await;
+            if leased.is_err() && !was_called_off(&leased) {
+                return leased;
             }
-            let outdated = self.pool.take(|key| *key == ready.target.key);
-            drop(ready);
-            tokio::spawn(outdated.finish(self.close_grace));
+            let now = self.target_in_force(party).await?;
+            if now.key == target.key {
+                return leased;
+            }
+            if leased.is_ok() {
+                let outdated = self.pool.take(|key| *key == target.key);
+                drop(leased);
+                tokio::spawn(outdated.finish(self.close_grace));
+            }
             target = now;
         }
         Err(party.located(unsettled(party), Phase::Start))
@@ -323,10 +331,19 @@ where
     }
 }
 
+/// Says nothing against the config API: `config.timeout` is longer, or the command had waited before it asked.
 fn config_too_late() -> Failure {
-    let message = "the configuration was not read within the command's deadline; try again, \
-                   or give the command more time";
-    Failure::new(ErrorCode::ConfigUnavailable, message)
+    let message = "the command's deadline ended before its definitions and credentials were read; \
+                   try again, or give the command more time";
+    Failure::new(ErrorCode::CallTimeout, message).outcome(Outcome::NotSent)
+}
+
+/// Whether the start that was waited for was taken out of the pool: by a change of what is in force, or because
+/// somebody disconnects.
+fn was_called_off<T>(leased: &Result<T, Failure>) -> bool {
+    leased
+        .as_ref()
+        .is_err_and(|failure| failure.code == ErrorCode::Cancelled)
 }
 
 fn unsettled(party: &Party) -> Failure {

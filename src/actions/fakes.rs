@@ -36,6 +36,7 @@ pub(super) struct FakeServer {
     pub lists: AtomicUsize,
     pub refuses: Mutex<Option<Failure>>,
     pub hangs_on_list: bool,
+    pub start_takes: Duration,
     /// Happens while the next connect is under way.
     pub meanwhile: Mutex<Option<Meanwhile>>,
 }
@@ -54,6 +55,7 @@ impl FakeServer {
             lists: AtomicUsize::new(0),
             refuses: Mutex::new(None),
             hangs_on_list: false,
+            start_takes: Duration::ZERO,
             meanwhile: Mutex::new(None),
         }
     }
@@ -143,6 +145,7 @@ impl Connect for World {
         if let Some(meanwhile) = server.meanwhile.lock().unwrap().take() {
             meanwhile(self);
         }
+        tokio::time::sleep(server.start_takes).await;
         if let Some(failure) = server.refuses.lock().unwrap().clone() {
             return Err(failure);
         }

@@ -366,6 +366,53 @@ async fn credentials_that_change_during_the_handshake_serve_nobody() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_start_that_a_change_calls_off_is_made_again_with_what_is_in_force() {
+    let world = World::default();
+    let slow = FakeServer {
+        start_takes: Duration::from_secs(1),
+        ..FakeServer::new(&["find"])
+    };
+    let books = world.server("books", slow);
+    world.defines(U1, vec![private("books", "first-key")]);
+    *books.meanwhile.lock().unwrap() = Some(Box::new(|world| {
+        world.defines(U1, vec![private("books", "second-key")]);
+    }));
+    let actions = world.actions();
+    let call = json!({"server_name": "books", "tool_name": "find"});
+    // The first that reads the new credentials takes what was started with the old ones out of the pool.
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        actions.ask(U1, "list_servers", json!({})).await
+    };
+    let (called, listed) = tokio::join!(actions.ask(U1, "call_tool", call), other);
+    listed.unwrap();
+    called.unwrap();
+    assert_eq!(FakeServer::count(&books.connects), 2);
+    assert_eq!(FakeServer::count(&books.lists), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_start_that_is_disconnected_is_cancelled() {
+    let world = World::default();
+    let slow = FakeServer {
+        start_takes: Duration::from_secs(1),
+        ..FakeServer::new(&["find"])
+    };
+    let books = world.server("books", slow);
+    world.defines(U1, vec![private("books", "key")]);
+    let actions = world.actions();
+    let named = json!({"server_name": "books"});
+    let other = async {
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        actions.ask(U1, "disconnect_server", named.clone()).await
+    };
+    let (connected, closed) = tokio::join!(actions.ask(U1, "connect_server", named.clone()), other);
+    closed.unwrap();
+    assert_eq!(connected.unwrap_err().code, ErrorCode::Cancelled);
+    assert_eq!(FakeServer::count(&books.connects), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_disabled_during_the_handshake_serves_nobody() {
     let world = World::default();
     let books = world.server("books", FakeServer::new(&["find"]));

@@ -57,7 +57,7 @@ const EXAMPLES: &str = r#"Examples:
   Use a host's own config API instead of the embedded store:
     API_BASE=http://localhost:3000 INTERNAL_TOKEN=... mcp-client
 
-docs/line-protocol.md has every command, setting and error code."#;
+docs/line-protocol.md has every command and error code, docs/settings.md every setting."#;
 
 /// A resident MCP client for agent hosts: JSON lines in, the tools of every MCP server out.
 ///

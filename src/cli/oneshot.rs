@@ -3,6 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Duration;
 
 use comfy_table::{ContentArrangement, Table, presets};
 use serde_json::{Value, json};
@@ -11,22 +12,30 @@ use crate::actions::{Action, Actions, Context, Perform};
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::json::Rope;
-use crate::model::settings::Settings;
+use crate::model::secret::Secret;
+use crate::model::settings::{Lookup, OwnEnvironment, Settings, duration};
 
 /// The command failed; see the error.
 const FAILED: u8 = 1;
 /// The tool ran and reported an error of its own.
 pub(super) const TOOL_ERROR: u8 = 3;
 
-/// For whom, and in which form.
+/// Where a user's token for a config API elsewhere is looked for. Never on the command line, which others can see.
+const ACCESS_TOKEN: &str = "MCP_CLIENT_ACCESS_TOKEN";
+
+/// For whom, for how long at most, and in which form.
 #[derive(clap::Args, Debug)]
 pub struct Asking {
-    /// The user it is for; without one, public servers only
+    /// The user it is for; without one, public servers only. A token of theirs for the config API is
+    /// taken from $MCP_CLIENT_ACCESS_TOKEN
     #[arg(long, value_name = "USER")]
     pub user: Option<String>,
     /// One conversation of the user, where a server is isolated by it
     #[arg(long, value_name = "SESSION", requires = "user")]
     pub session: Option<String>,
+    /// How long it may take, as in 500ms, 30s or 10m [default: pool.call_timeout or pool.list_timeout]
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub timeout: Option<Duration>,
     /// Print JSON, as the daemon would answer
     #[arg(long)]
     pub json: bool,
@@ -42,10 +51,10 @@ pub(super) async fn perform(
     let context = Context {
         caller: Caller {
             user: asking.user.as_deref().map(UserId::new),
-            access_token: None,
+            access_token: access_token(),
             session: asking.session.as_deref().map(SessionId::new),
         },
-        deadline: action.deadline(settings, None),
+        deadline: action.deadline(settings, asking.timeout),
         events: None,
         begun: tokio::time::Instant::now(),
         in_force: None,
@@ -54,6 +63,16 @@ pub(super) async fn perform(
     let answer = actions.perform(action, context).await;
     actions.close(false).await;
     answer
+}
+
+/// The token of the user it is for, where one is given.
+pub(super) fn access_token() -> Option<Secret> {
+    let token = OwnEnvironment.variable(ACCESS_TOKEN)?;
+    // What is not UTF-8 is refused where it is used, as no token.
+    let token = token.to_string_lossy().into_owned();
+    Some(token)
+        .filter(|token| !token.is_empty())
+        .map(Secret::new)
 }
 
 /// Prints the answer as JSON or by `show`, or the failure for a person; gives the exit code.

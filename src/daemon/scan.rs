@@ -66,7 +66,8 @@ impl Scan {
         self.string = None;
         match std::mem::take(&mut self.keeping) {
             Keeping::Key => {
-                self.is_id = [&b"\"task_id\""[..], b"\"taskId\""].contains(&&self.token[..]);
+                let key = serde_json::from_slice::<String>(&self.token);
+                self.is_id = key.is_ok_and(|key| ["task_id", "taskId"].contains(&&*key));
             }
             Keeping::Text => self.take_id(),
             Keeping::Nothing | Keeping::Number => {}
@@ -179,6 +180,9 @@ mod tests {
             (r#"{"task_id":7"#, "7"),
             (r#"{"x":1,"taskId":"a","x":"#, r#""a""#),
             (r#"{"TaskId":1,"task_ids":2}"#, "null"),
+            (r#"{"task\u005fid":"a","x":"#, r#""a""#),
+            (r#"{"\u0074\u0061\u0073\u006b\u0049\u0064":3"#, "3"),
+            (r#"{"task\_id":1,"\ntask_id":2}"#, "null"),
             (r#"{"task_id":7}"#, "7"),
             (r#"{"x":"\"task_id\":1","task_id":2}"#, "2"),
             (r#"{"x":"task_id","y":3}"#, "null"),

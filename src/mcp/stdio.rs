@@ -101,6 +101,13 @@ impl Transport<RoleClient> for StdioTransport {
     }
 }
 
+impl Drop for StdioTransport {
+    /// A connect that was dropped half-way closes nothing else.
+    fn drop(&mut self) {
+        self.outbox.close();
+    }
+}
+
 /// Reads the child's stdout until it ends, or until rmcp is gone.
 struct Reader {
     tap: Arc<Tap>,
@@ -334,6 +341,28 @@ mod tests {
                 wake: Notify::new(),
             },
         )
+    }
+
+    #[tokio::test]
+    async fn a_transport_that_is_dropped_lets_go_of_both_pipes() {
+        let (input, theirs) = rustix::pipe::pipe().expect("a pipe");
+        let (ours, output) = rustix::pipe::pipe().expect("a pipe");
+        let pipes = Pipes {
+            input: pipe::Sender::from_owned_fd(theirs).expect("a pipe"),
+            output: pipe::Receiver::from_owned_fd(ours).expect("a pipe"),
+        };
+        drop(StdioTransport::new(pipes, Tap::new("x".into())));
+        let mut input = pipe::Receiver::from_owned_fd(input).expect("a pipe");
+        let mut rest = [0];
+        let end = tokio::io::AsyncReadExt::read(&mut input, &mut rest);
+        assert_eq!(end.await.expect("it reads"), 0);
+        let mut output = pipe::Sender::from_owned_fd(output).expect("a pipe");
+        while tokio::io::AsyncWriteExt::write_all(&mut output, b"\n")
+            .await
+            .is_ok()
+        {
+            tokio::task::yield_now().await;
+        }
     }
 
     #[tokio::test]

@@ -1,4 +1,4 @@
-//! Every setting: its name, default and unit, and where its value comes from (docs/line-protocol.md).
+//! Every setting: its name, default and unit, and where its value comes from (docs/settings.md).
 //!
 //! One table makes the structs, their defaults, the names in the file and the environment, and the
 //! documentation in `config/default.toml`. Only this module reads the environment and the settings file.
@@ -221,6 +221,14 @@ impl Lookup for OwnEnvironment {
     fn file(&self, path: &Path) -> std::io::Result<String> {
         std::fs::read_to_string(path)
     }
+}
+
+/// Reads a duration as settings have it: `500ms`, `30s`, `10m`.
+///
+/// # Errors
+/// Reads after what the duration is for.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    read::duration(Given::Text(text.to_owned()))
 }
 
 /// A settings file with every setting at its default, documented: `config/default.toml`.

@@ -83,16 +83,23 @@ pub fn holdings(pid: i32) -> Option<Holdings> {
 }
 
 fn descriptors(pid: i32) -> (usize, usize) {
+    let (sockets, files): (Vec<_>, Vec<_>) = open_files(pid)
+        .into_iter()
+        .partition(|target| target.starts_with("socket:"));
+    (sockets.len(), files.len())
+}
+
+/// What its descriptors are open on, sockets too.
+pub fn open_files(pid: i32) -> Vec<String> {
     let entries = fs::read_dir(format!("/proc/{pid}/fd"))
         .into_iter()
         .flatten();
     let targets = entries
         .flatten()
         .filter_map(|entry| fs::read_link(entry.path()).ok());
-    let targets: Vec<_> = targets.collect();
-    let is_socket = |target: &&std::path::PathBuf| target.to_string_lossy().starts_with("socket:");
-    let sockets = targets.iter().filter(is_socket).count();
-    (sockets, targets.len() - sockets)
+    targets
+        .map(|target| target.to_string_lossy().into_owned())
+        .collect()
 }
 
 /// Processor time a process has used.

@@ -220,8 +220,10 @@ impl Stage {
                 && now.sockets <= before.sockets + SOCKET_SLACK
         };
         if !wait_until(Duration::from_secs(5), || now().is_some_and(is_back)) {
-            self.tally
-                .blame(Wrong::Other, format!("it held {before:?}, now {:?}", now()));
+            let mut open = processes::open_files(serving);
+            open.retain(|target| !target.starts_with("socket:"));
+            let text = format!("it held {before:?}, now {:?}: {open:?}", now());
+            self.tally.blame(Wrong::Other, text);
         }
     }
 

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 
-use crate::mcp::{Message, Server, Wire};
+use crate::mcp::{Message, Request, Server, Wire};
 use crate::steps;
 
 /// The open GET streams, by session.
@@ -96,6 +96,7 @@ fn answer(
             post_legacy(server, streams, head, body, exchange)
         }
         "POST" => post(server, head, body, exchange),
+        "GET" if head.headers.contains_key("last-event-id") => resume(server, head, exchange),
         "GET" if server.script.http.legacy_sse || server.script.http.get_stream => {
             get(server, streams, head, exchange)
         }
@@ -176,6 +177,18 @@ fn get(server: &Arc<Server>, streams: &Streams, head: &Head, exchange: &Arc<Exch
         exchange.raw(b": open\n\n");
     }
     exchange.wait_for_the_end();
+}
+
+/// Continues a stream after an event, whose id is that of the request it replies to: plays `resume`.
+fn resume(server: &Arc<Server>, head: &Head, exchange: &Arc<Exchange>) {
+    let request = Request {
+        id: head.headers.get("last-event-id").cloned(),
+        method: "resume".to_owned(),
+        params: "{}".to_owned(),
+    };
+    let wire: Arc<dyn Wire> = Arc::clone(exchange) as Arc<dyn Wire>;
+    exchange.stream();
+    server.serve(request, &wire);
 }
 
 fn delete(server: &Arc<Server>, head: &Head, exchange: &Arc<Exchange>) {

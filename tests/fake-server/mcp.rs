@@ -170,7 +170,7 @@ impl Server {
         }
     }
 
-    fn serve(self: &Arc<Self>, request: Request, wire: &Arc<dyn Wire>) {
+    pub fn serve(self: &Arc<Self>, request: Request, wire: &Arc<dyn Wire>) {
         let key = match request.tool() {
             Some(tool) => format!("tools/call:{tool}"),
             None => request.method.clone(),

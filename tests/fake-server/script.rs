@@ -41,7 +41,8 @@ pub struct Script {
     pub credential: String,
     /// The file `count` counts in.
     pub counter: Option<PathBuf>,
-    /// What to do instead of the right thing: by method, `tools/call:NAME`, `start` or `eof`.
+    /// What to do instead of the right thing: by method, `tools/call:NAME`, `start`, `eof` or `resume` (HTTP: a
+    /// GET with `Last-Event-ID`, which must be the id of a request).
     /// A tool that stands here and nowhere else is listed too.
     pub on: BTreeMap<String, Scene>,
     pub http: Http,

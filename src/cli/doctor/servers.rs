@@ -9,7 +9,7 @@ use futures::StreamExt;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::{Args, Finding, Level, versions};
+use super::{Args, Finding, Level, oneshot, versions};
 use crate::directory::Directory;
 use crate::mcp::{Connect, Connected, Connector, ListedTools, Session, find_program};
 use crate::model::caller::{Caller, UserId};
@@ -33,6 +33,7 @@ fn found(server: &str, level: Level, text: impl Into<String>) -> Finding {
 pub(super) async fn all(args: &Args, settings: &Settings, redactor: &Redactor) -> Vec<Finding> {
     let caller = Caller {
         user: args.user.as_deref().map(UserId::new),
+        access_token: oneshot::access_token(),
         ..Caller::default()
     };
     let read = async {

@@ -81,6 +81,38 @@ fn the_documented_file_shows_every_setting_and_its_default() {
     assert_eq!(format!("{read:?}"), format!("{defaults:?}"));
 }
 
+/// A table for each section, as in docs/settings.md.
+fn tables() -> String {
+    let mut text = String::new();
+    let mut section = "";
+    for setting in TABLE {
+        if setting.section != section {
+            section = setting.section;
+            text += &format!(
+                "\n## {section}\n\n| setting | variable | default | what it is |\n|---|---|---|---|\n"
+            );
+        }
+        let default = match setting.default {
+            "" => "none".to_owned(),
+            default => format!("`{default}`"),
+        };
+        let doc = setting.doc.concat();
+        let (key, variable) = (setting.key, setting.variable());
+        text += &format!("| `{key}` | `{variable}` | {default} |{doc} |\n");
+    }
+    text
+}
+
+#[test]
+fn the_page_of_settings_shows_every_one_as_it_is() {
+    let page = include_str!("../../../docs/settings.md");
+    let tables = tables();
+    assert!(
+        page.ends_with(&tables),
+        "docs/settings.md must end with:\n{tables}"
+    );
+}
+
 #[test]
 fn a_child_inherits_a_few_variables_and_those_that_are_named() {
     let variables = [
