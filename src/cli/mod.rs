@@ -204,8 +204,7 @@ fn prepare(settings: &Settings) -> io::Result<tokio::runtime::Runtime> {
     raise_open_files(OPEN_FILES.max(descriptors_needed(&settings.pool)));
     // Only fails where a provider is installed already, which then is this one.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    // One thread: a command crosses the fewest hand-overs. stdin, stdout and SQLite have threads of
-    // their own. `new_multi_thread().worker_threads(2)` is the other choice.
+    // One thread: a command crosses the fewest hand-overs. `new_multi_thread().worker_threads(2)` is the other choice.
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
