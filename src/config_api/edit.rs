@@ -282,6 +282,7 @@ fn stored_form(definition: &Definition, template: &Template) -> serde_json::Resu
         isolation: definition
             .isolation
             .map(|isolation| isolation.as_str().to_owned()),
+        sandbox: definition.sandbox,
         tool_meta: extra("tool_meta"),
         tool_display: extra("tool_display"),
         ..ServerRow::default()
@@ -308,7 +309,8 @@ async fn insert_server(
     sqlx::query(
         "INSERT INTO mcp_servers (id, name, display_name, description, transport_type, command, args,
          env_template, url, headers, is_public, is_enabled, requires_credentials, credential_fields,
-         isolation, tool_meta, tool_display) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         isolation, sandbox, tool_meta, tool_display)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
     .bind(&row.id)
     .bind(&row.name)
@@ -325,6 +327,7 @@ async fn insert_server(
     .bind(row.requires_credentials)
     .bind(&row.credential_fields)
     .bind(&row.isolation)
+    .bind(row.sandbox)
     .bind(&row.tool_meta)
     .bind(&row.tool_display)
     .execute(&mut **change)

@@ -49,6 +49,7 @@ pub struct ServerRow {
     pub requires_credentials: bool,
     pub credential_fields: Option<String>,
     pub isolation: Option<String>,
+    pub sandbox: bool,
     pub tool_meta: Option<String>,
     pub tool_display: Option<String>,
     pub created_at: Option<String>,

@@ -297,6 +297,29 @@ async fn a_database_of_a_newer_version_is_refused_untouched() {
 }
 
 #[tokio::test]
+async fn an_older_database_is_brought_up_to_date_with_its_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mcp-client.db");
+    let options = SqliteConnectOptions::new()
+        .filename(&file)
+        .create_if_missing(true);
+    let pool = SqlitePool::connect_with(options).await.unwrap();
+    let first = Migrator {
+        migrations: MIGRATIONS.migrations[..1].to_vec().into(),
+        ..Migrator::DEFAULT
+    };
+    first.run(&pool).await.unwrap();
+    sqlx::query("INSERT INTO mcp_servers (id, name, command) VALUES ('1', 'old', 'x')")
+        .execute(&pool)
+        .await
+        .unwrap();
+    pool.close().await;
+
+    let old = open_in(directory.path()).await.server("old").await.unwrap();
+    assert!(old.sandbox, "what was there before is started as before");
+}
+
+#[tokio::test]
 async fn many_may_open_a_new_store_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let opened = (0..8).map(|_| open_in(directory.path()));
