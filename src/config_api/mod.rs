@@ -1,8 +1,11 @@
 //! Floor 1: the internal API `/internal/mcp/config` over the store.
 
+mod database;
 mod edit;
 mod files;
 mod inspect;
+mod location;
+mod schema;
 mod store;
 mod vault;
 mod wal;
@@ -161,5 +164,7 @@ fn answer(status: StatusCode, message: String, data: impl Serialize) -> Response
     }
 }
 
+#[cfg(test)]
+mod databases_tests;
 #[cfg(test)]
 pub(crate) use store::tests::open_in;
