@@ -380,16 +380,16 @@ fn json_text(credentials: &Credentials) -> Result<Secret, Failure> {
 }
 
 /// 32 hexadecimal digits, random.
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     let bytes = <[u8; 16]>::generate();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn invalid(message: String) -> Failure {
+pub(super) fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidParams, message)
 }
 
-fn failed(error: sqlx::Error) -> Failure {
+pub(super) fn failed(error: sqlx::Error) -> Failure {
     Failure::new(
         ErrorCode::Internal,
         format!("the store could not carry this out: {error}"),

@@ -3,7 +3,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
+use sha2::{Digest, Sha256};
 
 use super::database::{Database, Statement, sql};
 use super::files;
@@ -73,6 +76,7 @@ pub struct SealedRow {
 }
 
 /// What the tables hold for one user, all of it from one moment.
+#[derive(Debug)]
 pub struct Rows {
     pub servers: Vec<ServerRow>,
     pub default_credentials: Vec<SealedRow>,
@@ -131,6 +135,31 @@ impl Store {
             default_credentials,
             user_credentials,
         })
+    }
+
+    /// Whether the database answers, and is one that this version reads.
+    pub(super) async fn is_reachable(&self) -> Result<(), Failure> {
+        match schema::version(&self.database).await {
+            Ok(version) if version == Some(schema::newest()) => Ok(()),
+            Ok(_) => Err(unavailable(
+                "the store is no longer of this version".to_owned(),
+            )),
+            Err(error) => Err(unavailable(format!("the store cannot be read: {error}"))),
+        }
+    }
+
+    /// A tag that is another one whenever the answer for `user` is: made of the rows as they are
+    /// stored, so it speaks of no secret and costs no decryption.
+    pub(super) fn etag(&self, user: Option<&str>, rows: &Rows) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |part: &str| {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        };
+        add(env!("CARGO_PKG_VERSION"));
+        add(&format!("{:?}", self.vault));
+        add(&format!("{user:?} {:?}", rows));
+        format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.finalize()[..18]))
     }
 
     /// Decrypts the credentials of a row.
