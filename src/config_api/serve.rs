@@ -16,7 +16,7 @@ use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use futures::FutureExt;
-use hyper::body::Incoming;
+use hyper::body::{Body as _, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -186,9 +186,13 @@ async fn exchange(
     ending: CancellationToken,
 ) {
     let service = service_fn(move |request: Request<Incoming>| {
-        let answer = router.clone().oneshot(request.map(Body::new));
+        let router = router.clone();
         async move {
-            Ok::<_, Infallible>(match timeout(patience, answer).await {
+            if request.body().size_hint().lower() > LARGEST_BODY as u64 {
+                return Ok::<_, Infallible>(StatusCode::PAYLOAD_TOO_LARGE.into_response());
+            }
+            let answer = router.oneshot(request.map(Body::new));
+            Ok(match timeout(patience, answer).await {
                 Ok(Ok(answer)) => answer,
                 Ok(Err(never)) => match never {},
                 Err(_) => StatusCode::REQUEST_TIMEOUT.into_response(),
