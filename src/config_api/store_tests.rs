@@ -323,6 +323,67 @@ async fn an_older_database_is_brought_up_to_date_with_its_rows() {
 }
 
 #[tokio::test]
+async fn a_full_disk_refuses_changes_and_costs_nothing_that_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open_in(directory.path()).await;
+    let server = store.add_server(books()).await.unwrap();
+    let own = fields(&[("KEY", "anns")]);
+    store
+        .put_credentials(&ann(), &server.id, &own)
+        .await
+        .unwrap();
+    let limit = async |pages: i64| {
+        let Database::Sqlite { writer, .. } = &store.database else {
+            unreachable!("a SQLite file");
+        };
+        let text = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+        sqlx::query(text).execute(writer).await.unwrap();
+    };
+    // Not more pages than there are.
+    limit(1).await;
+    let large = fields(&[("KEY", &"k".repeat(100_000))]);
+    for owner in [ann(), Owner::Default] {
+        let refused = store.put_credentials(&owner, &server.id, &large).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Internal);
+        assert!(refused.message.contains("full"), "{refused}");
+        let read = store.credentials(&ann(), &server.id).await.unwrap();
+        assert_eq!(read.as_ref(), Some(&own));
+    }
+    let sound = store
+        .database
+        .fetch::<(String,)>(sql("PRAGMA integrity_check"))
+        .await;
+    assert_eq!(sound.unwrap(), [("ok".to_owned(),)]);
+    limit(1_000_000).await;
+    store
+        .put_credentials(&ann(), &server.id, &large)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_change_waits_for_another_process_that_is_changing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, other) = (
+        open_in(directory.path()).await,
+        open_in(directory.path()).await,
+    );
+    let server = store.add_server(books()).await.unwrap();
+    let held = other.database.change().await.unwrap();
+    let own = fields(&[("KEY", "anns")]);
+    let owner = ann();
+    let mut put = Box::pin(store.put_credentials(&owner, &server.id, &own));
+    for _ in 0..100 {
+        let early = futures::poll!(&mut put);
+        assert!(early.is_pending(), "{early:?}");
+        assert_eq!(store.servers().await.unwrap().len(), 1, "reads go on");
+    }
+    held.commit().await.unwrap();
+    put.await.unwrap();
+}
+
+#[tokio::test]
 async fn many_may_open_a_new_store_at_once() {
     let directory = tempfile::tempdir().unwrap();
     let opened = (0..8).map(|_| open_in(directory.path()));
