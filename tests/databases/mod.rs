@@ -36,27 +36,28 @@ impl Kind {
 
     fn administer(self, statement: String) -> Result<(), String> {
         let (server, first) = self.server();
-        let work = async move {
-            let url = format!("{server}{first}");
-            match self {
-                Self::Sqlite => Ok(()),
-                Self::MySql => perform::<sqlx::MySqlConnection>(&url, statement).await,
-                Self::Postgres => perform::<sqlx::PgConnection>(&url, statement).await,
-            }
-        };
-        // Of its own, so that it works inside a runtime and in `drop`.
-        let thread = std::thread::spawn(|| {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(work).map_err(|error| error.to_string())
-        });
-        thread.join().expect("it does not panic")
+        let url = format!("{server}{first}");
+        match self {
+            Self::Sqlite => Ok(()),
+            Self::MySql => alone(perform::<sqlx::MySqlConnection>(url, statement)),
+            Self::Postgres => alone(perform::<sqlx::PgConnection>(url, statement)),
+        }
     }
 }
 
-async fn perform<C>(url: &str, statement: String) -> sqlx::Result<()>
+/// In a runtime of its own, so that it works inside another one and in `drop`.
+fn alone(work: impl Future<Output = sqlx::Result<()>> + Send + 'static) -> Result<(), String> {
+    let thread = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.block_on(work).map_err(|error| error.to_string())
+    });
+    thread.join().expect("it does not panic")
+}
+
+async fn perform<C>(url: String, statement: String) -> sqlx::Result<()>
 where
     C: Connection,
     for<'c> &'c mut C: Executor<'c, Database = C::Database>,
@@ -104,6 +105,23 @@ impl TestDatabase {
     /// One of each kind that there is.
     pub fn of_each_kind() -> Vec<Self> {
         Kind::ALL.into_iter().filter_map(Self::new).collect()
+    }
+
+    /// Carries a statement out in it.
+    #[allow(dead_code)]
+    pub fn execute(&self, statement: String) {
+        let done = match self.kind {
+            Kind::Sqlite => alone(perform::<sqlx::SqliteConnection>(
+                self.url.clone(),
+                statement,
+            )),
+            Kind::MySql => alone(perform::<sqlx::MySqlConnection>(
+                self.url.clone(),
+                statement,
+            )),
+            Kind::Postgres => alone(perform::<sqlx::PgConnection>(self.url.clone(), statement)),
+        };
+        done.expect("the statement is carried out");
     }
 
     /// Ends every connection to it but this one, as a server does that is restarted.
