@@ -18,8 +18,10 @@ const FLOORS: &[&[&str]] = &[
 /// Crates and their homes: paths below `src/` begin with one of these.
 const CRATES: &[(&str, &[&str])] = &[
     ("rmcp", &["mcp/"]),
-    ("reqwest", &["mcp/http", "directory/"]),
+    ("reqwest", &["mcp/http", "directory/", "config_api/jwks"]),
     ("axum", &["config_api/"]),
+    ("hyper", &["config_api/"]),
+    ("jsonwebtoken", &["config_api/"]),
     ("sqlx", &["config_api/"]),
     ("regex", &["model/template", "model/redact"]),
 ];

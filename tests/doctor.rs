@@ -138,7 +138,7 @@ fn an_embedded_store_is_inspected_and_nothing_is_made() {
     ground.run(add, "");
     let (code, report) = doctor(ground.embedded_command(), &[]);
     assert_eq!(code, 0, "{report:#}");
-    assert_said(&report, ("store", "database"), "ok", "schema 1");
+    assert_said(&report, ("store", "database"), "ok", "schema 3");
     assert_said(&report, ("server", "demo"), "ok", "starts /");
 
     let opened = |name: &str, mode: u32| {

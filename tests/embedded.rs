@@ -130,6 +130,42 @@ fn secrets_are_nowhere_in_the_data_directory_in_clear() {
     daemon.finish();
 }
 
+/// Kills the command line at ever later moments of its writing.
+#[test]
+fn a_writer_killed_at_any_moment_leaves_the_old_row_or_the_new_one() {
+    let ground = Ground::new();
+    add(&ground, "books", |row| {
+        row.token("KEY");
+    });
+    credential(&ground, &["--user", "alice"], "books", "KEY=key-0\n");
+    ground.set("config_ttl", "0s");
+    let mut daemon = Daemon::start(&ground, ground.embedded_command());
+    let mut last = 0;
+    for at in 1..=40u64 {
+        let mut command = ground.embedded_command();
+        command.args(["credential", "set", "books", "--user", "alice"]);
+        command
+            .stdin(std::process::Stdio::piped())
+            .stdout(std::process::Stdio::null());
+        let mut child = command.spawn().expect("it starts");
+        use std::io::Write;
+        let mut stdin = child.stdin.take().expect("piped");
+        let _ = writeln!(stdin, "KEY=key-{at}");
+        drop(stdin);
+        std::thread::sleep(std::time::Duration::from_millis(2 * at));
+        let _ = child.kill();
+        child.wait().expect("it ends");
+        let answer = daemon.ask("alice", call("books", "whoami", json!({})));
+        let key = answer.content();
+        assert!(
+            key == format!("key-{last}") || key == format!("key-{at}"),
+            "{key} after {at}"
+        );
+        last = if key == format!("key-{at}") { at } else { last };
+    }
+    daemon.finish();
+}
+
 #[test]
 fn many_processes_share_one_store() {
     let ground = Ground::new();

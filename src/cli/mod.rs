@@ -1,6 +1,7 @@
 //! Floor 5: the command line.
 
 mod call;
+mod config_server;
 mod credential;
 mod demo_server;
 mod demo_tools;
@@ -12,6 +13,7 @@ mod oneshot;
 mod run;
 mod server;
 mod servers;
+mod token;
 mod tools;
 mod transcript;
 
@@ -83,6 +85,9 @@ enum Command {
     Servers(servers::Args),
     Server(server::Args),
     Credential(credential::Args),
+    #[command(name = "config-server")]
+    ConfigServer(config_server::Args),
+    Token(token::Args),
     Doctor(doctor::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
@@ -161,6 +166,14 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
         }),
         Command::Credential(args) => with_settings(flags, async |settings| {
             let edited = credential::run(args, &settings).await;
+            edited.unwrap_or_else(|failure| oneshot::report(&failure))
+        }),
+        Command::ConfigServer(config_server::Args {}) => with_settings(flags, async |settings| {
+            let served = config_server::run(&settings).await;
+            served.unwrap_or_else(|failure| oneshot::report(&failure))
+        }),
+        Command::Token(args) => with_settings(flags, async |settings| {
+            let edited = token::run(args, &settings).await;
             edited.unwrap_or_else(|failure| oneshot::report(&failure))
         }),
     }

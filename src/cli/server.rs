@@ -93,6 +93,10 @@ struct Add {
     /// Share less: user (never one connection for all) or session (one for each conversation)
     #[arg(long, value_name = "WITH WHOM")]
     isolation: Option<String>,
+    /// Start it without its sandbox, for one that needs sudo or looks at other processes: it can then
+    /// read the credentials of all other servers
+    #[arg(long, conflicts_with = "url")]
+    no_sandbox: bool,
     /// The name that people see
     #[arg(long, value_name = "TEXT")]
     display_name: Option<String>,
@@ -188,6 +192,7 @@ fn with_flags(mut row: Map<String, Value>, add: &Add) -> Result<Map<String, Valu
     );
     set("credential_fields", form(&add.field));
     set("isolation", text(&add.isolation));
+    set("sandbox", add.no_sandbox.then_some(json!(false)));
     set("display_name", text(&add.display_name));
     set("description", text(&add.description));
     set("is_enabled", add.disabled.then_some(json!(false)));

@@ -43,6 +43,7 @@ async fn adds_what_the_flags_say() {
         "B",
         "--isolation",
         "session",
+        "--no-sandbox",
         "--",
         "npx",
         "-y",
@@ -62,7 +63,10 @@ async fn adds_what_the_flags_say() {
         (&row["is_public"], &row["requires_credentials"]),
         (&json!(true), &json!(true))
     );
-    assert_eq!(row["isolation"], "session");
+    assert_eq!(
+        (&row["isolation"], &row["sandbox"]),
+        (&json!("session"), &json!(false))
+    );
 
     let words = [
         "add",
@@ -75,6 +79,7 @@ async fn adds_what_the_flags_say() {
     ];
     perform(&settings, &words).await.unwrap();
     let row = stored(&settings, "wiki").await;
+    assert_eq!(row["sandbox"], true);
     assert_eq!(
         (&row["transport_type"], &row["is_enabled"]),
         (&json!("http"), &json!(false))

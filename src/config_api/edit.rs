@@ -2,9 +2,9 @@
 
 use chacha20poly1305::aead::Generate;
 use serde_json::{Map, Value, json};
-use sqlx::{Sqlite, Transaction};
 
-use super::store::{SealedRow, ServerRow, Store};
+use super::database::{Statement, sql};
+use super::store::{LONGEST_USER, SealedRow, ServerRow, Store, is_storable};
 use super::vault::Place;
 use crate::model::caller::UserId;
 use crate::model::definition::{Definition, Template};
@@ -15,6 +15,9 @@ use crate::model::secret::{Credentials, Secret};
 
 /// The longest name of a server, in characters.
 const LONGEST_NAME: usize = 64;
+
+/// The longest text in a column, in characters; also of credentials before they are encrypted, in bytes.
+const LONGEST_TEXT: usize = 1024 * 1024;
 
 /// Whose credentials: nothing is read or written without saying it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,17 +43,17 @@ impl Store {
     /// `config_invalid`, and `invalid_params` for a name that is taken, also by folding.
     pub async fn add_server(&self, row: Map<String, Value>) -> Result<ServerRow, Failure> {
         let row = new_row(row)?;
-        let mut change = self.begin().await?;
-        let names: Vec<String> = sqlx::query_scalar("SELECT name FROM mcp_servers")
-            .fetch_all(&mut *change)
+        let mut change = self.database.change().await.map_err(failed)?;
+        let names: Vec<(String,)> = change
+            .fetch(sql("SELECT name FROM mcp_servers"))
             .await
             .map_err(failed)?;
-        if let Some(taken) = names.iter().find(|name| fold(name) == fold(&row.name)) {
+        if let Some((taken,)) = names.iter().find(|(name,)| fold(name) == fold(&row.name)) {
             return Err(invalid(format!(
                 "there is a server named {taken:?} already; names that differ only in case, '-', '_' and spaces are the same"
             )));
         }
-        insert_server(&mut change, &row).await.map_err(failed)?;
+        change.execute(insertion(&row)).await.map_err(failed)?;
         change.commit().await.map_err(failed)?;
         Ok(row)
     }
@@ -84,24 +87,18 @@ impl Store {
 
     /// Switches a server on or off.
     pub async fn enable_server(&self, id: &str, enabled: bool) -> Result<(), Failure> {
-        sqlx::query(
+        let change = sql(
             "UPDATE mcp_servers SET is_enabled = ?, updated_at = CURRENT_TIMESTAMP WHERE id = ?",
-        )
-        .bind(enabled)
-        .bind(id)
-        .execute(&self.writer)
-        .await
-        .map_err(failed)?;
+        );
+        let change = change.bind(enabled).bind(id);
+        self.database.execute(change).await.map_err(failed)?;
         Ok(())
     }
 
     /// Removes a server with everybody's credentials for it.
     pub async fn remove_server(&self, id: &str) -> Result<(), Failure> {
-        sqlx::query("DELETE FROM mcp_servers WHERE id = ?")
-            .bind(id)
-            .execute(&self.writer)
-            .await
-            .map_err(failed)?;
+        let change = sql("DELETE FROM mcp_servers WHERE id = ?").bind(id);
+        self.database.execute(change).await.map_err(failed)?;
         Ok(())
     }
 
@@ -135,17 +132,17 @@ impl Store {
 
     async fn sealed(&self, owner: &Owner, server: &str) -> sqlx::Result<Option<SealedRow>> {
         let query = match owner {
-            Owner::Default => sqlx::query_as(
-                "SELECT *, '' AS user_id FROM mcp_credentials WHERE mcp_server_id = ?",
+            Owner::Default => sql(
+                "SELECT id, mcp_server_id, '' AS user_id, credentials, is_enabled
+                 FROM mcp_credentials WHERE mcp_server_id = ?",
             )
             .bind(server),
-            Owner::User(user) => sqlx::query_as(
-                "SELECT * FROM mcp_user_credentials WHERE mcp_server_id = ? AND user_id = ?",
-            )
+            Owner::User(user) => sql("SELECT id, mcp_server_id, user_id, credentials, is_enabled
+                 FROM mcp_user_credentials WHERE mcp_server_id = ? AND user_id = ?")
             .bind(server)
             .bind(user.as_str()),
         };
-        query.fetch_optional(&self.reader).await
+        Ok(self.database.fetch(query).await?.pop())
     }
 
     /// Encrypts and stores the owner's credentials for a server, in place of those before, and
@@ -156,6 +153,14 @@ impl Store {
         server: &str,
         credentials: &Credentials,
     ) -> Result<(), Failure> {
+        if let Owner::User(user) = owner
+            && !is_storable(user.as_str())
+        {
+            return Err(invalid(format!(
+                "{:?} is no id of a user: 1 to {LONGEST_USER} characters, none of them NUL",
+                user.as_str()
+            )));
+        }
         let place = Place {
             table: match owner {
                 Owner::Default => "mcp_credentials",
@@ -165,59 +170,65 @@ impl Store {
             user: owner.user(),
         };
         let plain = json_text(credentials)?;
+        if plain.expose().len() > LONGEST_TEXT {
+            return Err(invalid(format!(
+                "the credentials take more than {LONGEST_TEXT} bytes"
+            )));
+        }
         let sealed = self.vault.seal(place, &plain).map_err(|reason| {
             Failure::new(
                 ErrorCode::InvalidParams,
                 format!("the credentials {reason}"),
             )
         })?;
-        let query = match owner {
-            Owner::Default => sqlx::query(
+        let change = match owner {
+            Owner::Default => sql(
                 "INSERT INTO mcp_credentials (id, mcp_server_id, credentials) VALUES (?, ?, ?)
                  ON CONFLICT (mcp_server_id) DO UPDATE SET credentials = excluded.credentials,
-                 is_enabled = 1, updated_at = CURRENT_TIMESTAMP",
+                 is_enabled = TRUE, updated_at = CURRENT_TIMESTAMP",
             ),
-            Owner::User(_) => sqlx::query(
+            Owner::User(_) => sql(
                 "INSERT INTO mcp_user_credentials (id, mcp_server_id, credentials, user_id)
                  VALUES (?, ?, ?, ?)
                  ON CONFLICT (user_id, mcp_server_id) DO UPDATE SET credentials = excluded.credentials,
-                 is_enabled = 1, updated_at = CURRENT_TIMESTAMP",
+                 is_enabled = TRUE, updated_at = CURRENT_TIMESTAMP",
             ),
         };
-        let query = query.bind(new_id()).bind(server).bind(sealed);
-        let query = match owner {
-            Owner::Default => query,
-            Owner::User(user) => query.bind(user.as_str()),
+        let change = change.bind(new_id()).bind(server).bind(sealed);
+        let change = match owner {
+            Owner::Default => change,
+            Owner::User(user) => change.bind(user.as_str()),
         };
-        query.execute(&self.writer).await.map_err(failed)?;
-        Ok(())
+        match self.database.execute(change).await {
+            Err(error) if is_orphaned(&error) => Err(Failure::new(
+                ErrorCode::ServerNotFound,
+                "the server was removed meanwhile",
+            )),
+            done => done.map(drop).map_err(failed),
+        }
     }
 
     /// Removes the owner's credentials for a server; `false`: there were none.
     pub async fn remove_credentials(&self, owner: &Owner, server: &str) -> Result<bool, Failure> {
-        let query = match owner {
+        let change = match owner {
             Owner::Default => {
-                sqlx::query("DELETE FROM mcp_credentials WHERE mcp_server_id = ?").bind(server)
+                sql("DELETE FROM mcp_credentials WHERE mcp_server_id = ?").bind(server)
             }
-            Owner::User(user) => sqlx::query(
-                "DELETE FROM mcp_user_credentials WHERE mcp_server_id = ? AND user_id = ?",
-            )
-            .bind(server)
-            .bind(user.as_str()),
+            Owner::User(user) => {
+                sql("DELETE FROM mcp_user_credentials WHERE mcp_server_id = ? AND user_id = ?")
+                    .bind(server)
+                    .bind(user.as_str())
+            }
         };
-        let done = query.execute(&self.writer).await.map_err(failed)?;
-        Ok(done.rows_affected() > 0)
+        let removed = self.database.execute(change).await.map_err(failed)?;
+        Ok(removed > 0)
     }
 
     /// Whose credentials there are for which server, by server id: never the credentials.
     pub async fn owners(&self) -> Result<Vec<(String, Owner)>, Failure> {
-        let rows: Vec<(String, String)> = sqlx::query_as(
-            "SELECT mcp_server_id, '' FROM mcp_credentials
-             UNION ALL SELECT mcp_server_id, user_id FROM mcp_user_credentials ORDER BY 1, 2",
-        )
-        .fetch_all(&self.reader)
-        .await
-        .map_err(failed)?;
+        let query = sql("SELECT mcp_server_id, '' AS user_id FROM mcp_credentials
+             UNION ALL SELECT mcp_server_id, user_id FROM mcp_user_credentials ORDER BY 1, 2");
+        let rows: Vec<(String, String)> = self.database.fetch(query).await.map_err(failed)?;
         let owner = |user: String| match user.as_str() {
             "" => Owner::Default,
             user => Owner::User(UserId::new(user)),
@@ -226,13 +237,6 @@ impl Store {
             .into_iter()
             .map(|(server, user)| (server, owner(user)))
             .collect())
-    }
-
-    async fn begin(&self) -> Result<Transaction<'static, Sqlite>, Failure> {
-        self.writer
-            .begin_with("BEGIN IMMEDIATE")
-            .await
-            .map_err(failed)
     }
 }
 
@@ -261,7 +265,38 @@ fn new_row(row: Map<String, Value>) -> Result<ServerRow, Failure> {
         )
         .with("field", fault.field.as_str())
     })?;
-    stored_form(&definition, template).map_err(|error| invalid(error.to_string()))
+    let row = stored_form(&definition, template).map_err(|error| invalid(error.to_string()))?;
+    check_texts(&row)?;
+    Ok(row)
+}
+
+/// What one database would take and another would not.
+fn check_texts(row: &ServerRow) -> Result<(), Failure> {
+    let limits = [
+        ("display_name", &row.display_name, 255),
+        ("description", &row.description, LONGEST_TEXT),
+        ("command", &row.command, LONGEST_TEXT),
+        ("args", &row.args, LONGEST_TEXT),
+        ("env_template", &row.env_template, LONGEST_TEXT),
+        ("url", &row.url, LONGEST_TEXT),
+        ("headers", &row.headers, LONGEST_TEXT),
+        ("credential_fields", &row.credential_fields, LONGEST_TEXT),
+        ("tool_meta", &row.tool_meta, LONGEST_TEXT),
+        ("tool_display", &row.tool_display, LONGEST_TEXT),
+    ];
+    for (field, text, limit) in limits {
+        let text = text.as_deref().unwrap_or_default();
+        let reason = if text.contains('\0') {
+            "holds a NUL character".to_owned()
+        } else if text.chars().count() > limit {
+            format!("is longer than {limit} characters")
+        } else {
+            continue;
+        };
+        let message = format!("server {:?} cannot be stored: {field} {reason}", row.name);
+        return Err(Failure::new(ErrorCode::ConfigInvalid, message).with("field", field));
+    }
+    Ok(())
 }
 
 fn stored_form(definition: &Definition, template: &Template) -> serde_json::Result<ServerRow> {
@@ -282,6 +317,7 @@ fn stored_form(definition: &Definition, template: &Template) -> serde_json::Resu
         isolation: definition
             .isolation
             .map(|isolation| isolation.as_str().to_owned()),
+        sandbox: definition.sandbox,
         tool_meta: extra("tool_meta"),
         tool_display: extra("tool_display"),
         ..ServerRow::default()
@@ -301,20 +337,18 @@ fn stored_form(definition: &Definition, template: &Template) -> serde_json::Resu
     Ok(row)
 }
 
-async fn insert_server(
-    change: &mut Transaction<'static, Sqlite>,
-    row: &ServerRow,
-) -> sqlx::Result<()> {
-    sqlx::query(
+fn insertion(row: &ServerRow) -> Statement {
+    sql(
         "INSERT INTO mcp_servers (id, name, display_name, description, transport_type, command, args,
          env_template, url, headers, is_public, is_enabled, requires_credentials, credential_fields,
-         isolation, tool_meta, tool_display) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+         isolation, sandbox, tool_meta, tool_display)
+         VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
     )
-    .bind(&row.id)
-    .bind(&row.name)
+    .bind(row.id.as_str())
+    .bind(row.name.as_str())
     .bind(&row.display_name)
     .bind(&row.description)
-    .bind(&row.transport_type)
+    .bind(row.transport_type.as_str())
     .bind(&row.command)
     .bind(&row.args)
     .bind(&row.env_template)
@@ -325,11 +359,15 @@ async fn insert_server(
     .bind(row.requires_credentials)
     .bind(&row.credential_fields)
     .bind(&row.isolation)
+    .bind(row.sandbox)
     .bind(&row.tool_meta)
     .bind(&row.tool_display)
-    .execute(&mut **change)
-    .await?;
-    Ok(())
+}
+
+/// Whether a row was refused because its server is not there.
+fn is_orphaned(error: &sqlx::Error) -> bool {
+    let error = error.as_database_error();
+    error.is_some_and(sqlx::error::DatabaseError::is_foreign_key_violation)
 }
 
 fn json_text(credentials: &Credentials) -> Result<Secret, Failure> {
@@ -342,16 +380,16 @@ fn json_text(credentials: &Credentials) -> Result<Secret, Failure> {
 }
 
 /// 32 hexadecimal digits, random.
-fn new_id() -> String {
+pub(super) fn new_id() -> String {
     let bytes = <[u8; 16]>::generate();
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn invalid(message: String) -> Failure {
+pub(super) fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidParams, message)
 }
 
-fn failed(error: sqlx::Error) -> Failure {
+pub(super) fn failed(error: sqlx::Error) -> Failure {
     Failure::new(
         ErrorCode::Internal,
         format!("the store could not carry this out: {error}"),

@@ -8,7 +8,8 @@ use std::path::{Path, PathBuf};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
-use super::store::{BUSY_TIMEOUT, MIGRATIONS, path, schema_version};
+use super::location::{BUSY_TIMEOUT, Location};
+use super::schema::{NEWER, newest, version};
 use super::vault::Vault;
 use crate::model::secret::Secret;
 use crate::model::settings::StoreSettings;
@@ -16,8 +17,10 @@ use crate::model::settings::StoreSettings;
 /// What was found. Where something is `None`, it is not there yet: the first start makes it.
 #[derive(Debug)]
 pub struct Inspection {
-    /// Or why the settings name none.
-    pub database: Result<PathBuf, String>,
+    /// Where it is, or why the settings name none.
+    pub database: Result<String, String>,
+    /// Whether the database is there, as far as that can be seen without connecting.
+    pub is_there: bool,
     /// The newest migration that was applied, or why the database cannot be used.
     pub schema: Result<Option<i64>, String>,
     /// The migration that this version brings the database to.
@@ -30,20 +33,30 @@ pub struct Inspection {
 
 /// Inspects the store that the settings name.
 pub async fn inspect(settings: &StoreSettings) -> Inspection {
-    let database = path(settings);
-    let schema = match &database {
-        Ok(path) => schema(path).await,
-        Err(reason) => Err(reason.clone()),
+    let location = Location::of(settings);
+    let database = location.as_ref().map(ToString::to_string);
+    let database = database.map_err(Clone::clone);
+    let file = match &location {
+        Ok(Location::File(path)) => Some(path.clone()),
+        _ => None,
+    };
+    let schema = match location {
+        Ok(Location::File(path)) => schema_of_file(&path).await,
+        Ok(elsewhere) => schema_elsewhere(elsewhere).await,
+        Err(reason) => Err(reason),
     };
     let key_file = settings.data_dir.join("store.key");
-    let files = database.iter().flat_map(|path| {
+    let files = file.iter().flat_map(|path| {
         ["", "-wal", "-shm"].map(|suffix| {
             let mut name = path.as_os_str().to_owned();
             name.push(suffix);
             PathBuf::from(name)
         })
     });
-    let folders = [Some(settings.data_dir.as_path()), parent(&database)];
+    let folders = [
+        Some(settings.data_dir.as_path()),
+        file.as_deref().and_then(Path::parent),
+    ];
     let folders = folders.into_iter().flatten().map(Path::to_path_buf);
     let mut open: Vec<_> = folders
         .filter_map(|folder| open_to_others(folder, 0o022))
@@ -57,21 +70,13 @@ pub async fn inspect(settings: &StoreSettings) -> Inspection {
             None => key(&key_file),
         },
         open_to_others: open,
+        is_there: file.is_none_or(|path| path.exists()),
         database,
         schema,
     }
 }
 
-fn parent(database: &Result<PathBuf, String>) -> Option<&Path> {
-    database.as_ref().ok()?.parent()
-}
-
-fn newest() -> i64 {
-    let versions = MIGRATIONS.iter().map(|migration| migration.version);
-    versions.max().unwrap_or_default()
-}
-
-async fn schema(path: &Path) -> Result<Option<i64>, String> {
+async fn schema_of_file(path: &Path) -> Result<Option<i64>, String> {
     if !path.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
     }
@@ -86,14 +91,19 @@ async fn schema(path: &Path) -> Result<Option<i64>, String> {
     if sound != "ok" {
         return Err(format!("the file is damaged: {sound}"));
     }
-    let version = schema_version(&mut connection).await;
-    let version = version.map_err(|error| error.to_string())?.unwrap_or(0);
-    if version > newest() {
-        return Err(format!(
-            "a newer version of this program has written it (schema {version}): use that version"
-        ));
+    drop(connection);
+    schema_elsewhere(Location::File(path.to_owned())).await
+}
+
+async fn schema_elsewhere(location: Location) -> Result<Option<i64>, String> {
+    let database = location.open(1);
+    let version = version(&database)
+        .await
+        .map_err(|error| error.to_string())?;
+    if version > Some(newest()) {
+        return Err(NEWER.to_owned());
     }
-    Ok(Some(version))
+    Ok(version)
 }
 
 fn key(file: &Path) -> Result<Option<String>, String> {

@@ -1,18 +1,27 @@
 //! Floor 1: the internal API `/internal/mcp/config` over the store.
 
+mod database;
 mod edit;
 mod files;
+mod guard;
 mod inspect;
+mod jwks;
+mod jwt;
+mod location;
+mod schema;
+mod serve;
 mod store;
+mod tokens;
 mod vault;
 mod wal;
 
+use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
-use axum::http::{StatusCode, header};
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use serde::{Deserialize, Serialize};
@@ -21,18 +30,26 @@ use tower::ServiceExt;
 
 pub use edit::Owner;
 pub use inspect::{Inspection, inspect};
+pub use serve::ConfigServer;
 pub use store::{ServerRow, Store};
 pub use wal::Mark;
 
-use crate::model::error::Failure;
+use guard::{Guard, Refusal};
 use store::{Rows, SealedRow};
 
 /// Where the API answers.
 pub const PATH: &str = "/internal/mcp/config";
 
-/// The API over a store that is this process's own: who can call it may read everything.
-pub fn router(store: Store) -> Router {
-    Router::new().route(PATH, post(config)).with_state(store)
+/// What the routes work on.
+#[derive(Clone)]
+struct Api {
+    store: Store,
+    /// `None`: whoever can call the API in this process may read everything.
+    guard: Option<Arc<Guard>>,
+}
+
+fn routes(api: Api) -> Router {
+    Router::new().route(PATH, post(config)).with_state(api)
 }
 
 /// The API called in process: no port is opened.
@@ -40,7 +57,7 @@ pub struct InProcess(Router);
 
 impl InProcess {
     pub fn new(store: Store) -> Self {
-        Self(router(store))
+        Self(routes(Api { store, guard: None }))
     }
 
     /// The status and the body of the answer for `user`.
@@ -95,16 +112,54 @@ struct CredentialRow {
     fault: Option<String>,
 }
 
-async fn config(State(store): State<Store>, body: Bytes) -> Response {
-    let request: Request = match serde_json::from_slice(&body) {
-        Ok(request) => request,
-        Err(error) => return refuse(StatusCode::BAD_REQUEST, error.to_string()),
-    };
-    let user = request.user_id.filter(|user| !user.is_empty());
-    match store.rows_for(user.as_deref()).await {
-        Ok(rows) => answer(StatusCode::OK, "success".to_owned(), show(&store, rows)),
-        Err(Failure { message, .. }) => refuse(StatusCode::SERVICE_UNAVAILABLE, message),
+async fn config(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Response {
+    match answer_for(&api, &headers, &body).await {
+        Ok(response) => response,
+        Err(Refusal(status, message)) => refuse(status, message),
     }
+}
+
+/// Who asks is looked at first: to others nothing is said, not even what they did wrong.
+async fn answer_for(api: &Api, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refusal> {
+    let principal = match &api.guard {
+        Some(guard) => Some(guard.admit(headers).await?),
+        None => None,
+    };
+    let request: Request = serde_json::from_slice(body)
+        .map_err(|error| Refusal(StatusCode::BAD_REQUEST, error.to_string()))?;
+    let user = request.user_id.filter(|user| !user.is_empty());
+    if let Some(principal) = principal {
+        principal.may_read(user.as_deref())?;
+    }
+    let rows = api.store.rows_for(user.as_deref()).await;
+    let rows = rows.map_err(|failure| Refusal(StatusCode::SERVICE_UNAVAILABLE, failure.message))?;
+    if api.guard.is_none() {
+        let data = show(&api.store, rows);
+        return Ok(answer(StatusCode::OK, "success".to_owned(), data));
+    }
+    let tag = api.store.etag(user.as_deref(), &rows);
+    let mut response = match is_at_hand(headers, &tag) {
+        true => StatusCode::NOT_MODIFIED.into_response(),
+        false => answer(StatusCode::OK, "success".to_owned(), show(&api.store, rows)),
+    };
+    for (name, value) in [
+        (header::ETAG, tag.as_str()),
+        (header::CACHE_CONTROL, "no-store"),
+    ] {
+        if let Ok(value) = HeaderValue::from_str(value) {
+            response.headers_mut().insert(name, value);
+        }
+    }
+    Ok(response)
+}
+
+/// Whether the asker has the answer of this tag already. What stands between us may have made it weak.
+fn is_at_hand(headers: &HeaderMap, tag: &str) -> bool {
+    let values = headers.get_all(header::IF_NONE_MATCH).iter();
+    let mut tags = values
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','));
+    tags.any(|one| one.trim().trim_start_matches("W/") == tag)
 }
 
 fn show(store: &Store, rows: Rows) -> Tables {
@@ -161,5 +216,7 @@ fn answer(status: StatusCode, message: String, data: impl Serialize) -> Response
     }
 }
 
+#[cfg(test)]
+mod databases_tests;
 #[cfg(test)]
 pub(crate) use store::tests::open_in;

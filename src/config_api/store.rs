@@ -1,34 +1,42 @@
-//! The four tables in a SQLite file. Everything that reads or writes credentials names whose.
+//! The four tables. Everything that reads or writes credentials names whose.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde::Serialize;
-use sqlx::migrate::Migrator;
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePool, SqlitePoolOptions};
+use sha2::{Digest, Sha256};
 
+use super::database::{Database, Statement, sql};
 use super::files;
+use super::location::Location;
+use super::schema;
 use super::vault::{Place, Vault};
 use super::wal::{Mark, WalIndex};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::secret::Secret;
 use crate::model::settings::{Settings, StoreSettings};
 
-pub(super) static MIGRATIONS: Migrator = sqlx::migrate!("migrations/sqlite");
+/// The most connections to a database elsewhere.
+const CONNECTIONS: u32 = 10;
 
-pub(super) const BUSY_TIMEOUT: Duration = Duration::from_secs(5);
+/// The longest id of a user, in characters.
+pub(super) const LONGEST_USER: usize = 255;
+
+/// Times are cut to text alike by every database.
+const SERVERS: &str = "SELECT id, name, display_name, description, transport_type, command, args,
+     env_template, url, headers, is_public, is_enabled, requires_credentials, credential_fields,
+     isolation, sandbox, tool_meta, tool_display, CAST(created_at AS CHAR(19)) AS created_at,
+     CAST(updated_at AS CHAR(19)) AS updated_at FROM mcp_servers ORDER BY name";
 
 /// An open store. Cloning shares it.
 #[derive(Clone)]
 pub struct Store {
-    /// One connection for life: while it is open the WAL index stays, and it sees the commits of
-    /// all others in `PRAGMA data_version`. It never writes.
-    pub(super) reader: SqlitePool,
-    /// One connection, opened by the first change.
-    pub(super) writer: SqlitePool,
+    pub(super) database: Database,
     pub(super) vault: Arc<Vault>,
-    index: Arc<WalIndex>,
+    /// Of a SQLite file.
+    index: Option<Arc<WalIndex>>,
 }
 
 /// A row of `mcp_servers`, in the form of the config API: JSON columns are JSON in a string.
@@ -49,6 +57,7 @@ pub struct ServerRow {
     pub requires_credentials: bool,
     pub credential_fields: Option<String>,
     pub isolation: Option<String>,
+    pub sandbox: bool,
     pub tool_meta: Option<String>,
     pub tool_display: Option<String>,
     pub created_at: Option<String>,
@@ -67,6 +76,7 @@ pub struct SealedRow {
 }
 
 /// What the tables hold for one user, all of it from one moment.
+#[derive(Debug)]
 pub struct Rows {
     pub servers: Vec<ServerRow>,
     pub default_credentials: Vec<SealedRow>,
@@ -80,35 +90,28 @@ impl Store {
     /// `config_unavailable`: the files are not private and cannot be made so, no key opens it, a
     /// newer version has written it, ... The message says what to do.
     pub async fn open(settings: &Settings) -> Result<Self, Failure> {
-        let path = path(&settings.store).map_err(unavailable)?;
-        let vault = prepare(&path, &settings.store).map_err(unavailable)?;
-        let options = SqliteConnectOptions::new()
-            .filename(&path)
-            .busy_timeout(BUSY_TIMEOUT)
-            .foreign_keys(true);
-        let pool = SqlitePoolOptions::new()
-            .max_connections(1)
-            .idle_timeout(None)
-            .max_lifetime(None)
-            .test_before_acquire(false)
-            .acquire_timeout(2 * BUSY_TIMEOUT);
-        let store = Self {
-            reader: pool.clone().connect_lazy_with(options.clone()),
-            writer: pool.connect_lazy_with(options),
-            vault: Arc::new(vault),
-            index: Arc::new(WalIndex::new(&path)),
+        let location = Location::of(&settings.store).map_err(unavailable)?;
+        let (vault, index) = match &location {
+            Location::File(path) => {
+                prepare(path).map_err(unavailable)?;
+                (
+                    own_vault(&settings.store),
+                    Some(Arc::new(WalIndex::new(path))),
+                )
+            }
+            _ => (shared_vault(&settings.store), None),
         };
-        let migrated = match store.reader.acquire().await {
-            Ok(mut connection) => migrate(&mut connection).await,
-            Err(error) => Err(error.to_string()),
-        };
-        migrated.map_err(|reason| {
-            unavailable(format!(
-                "the store {} cannot be used: {reason}",
-                path.display()
-            ))
-        })?;
-        Ok(store)
+        let vault = Arc::new(vault.map_err(unavailable)?);
+        let shown = location.to_string();
+        let database = location.open(CONNECTIONS);
+        schema::migrate(&database)
+            .await
+            .map_err(|reason| unavailable(format!("the store {shown} cannot be used: {reason}")))?;
+        Ok(Self {
+            database,
+            vault,
+            index,
+        })
     }
 
     /// Everything the config API says of `user`, who may be nobody.
@@ -119,20 +122,11 @@ impl Store {
     }
 
     async fn read_rows(&self, user: Option<&str>) -> sqlx::Result<Rows> {
-        let mut moment = self.reader.begin().await?;
-        let servers = sqlx::query_as("SELECT * FROM mcp_servers ORDER BY name")
-            .fetch_all(&mut *moment)
-            .await?;
-        let default_credentials = sqlx::query_as("SELECT *, '' AS user_id FROM mcp_credentials")
-            .fetch_all(&mut *moment)
-            .await?;
-        let user_credentials = match user {
-            Some(user) => {
-                sqlx::query_as("SELECT * FROM mcp_user_credentials WHERE user_id = ?")
-                    .bind(user)
-                    .fetch_all(&mut *moment)
-                    .await?
-            }
+        let mut moment = self.database.moment().await?;
+        let servers = moment.fetch(sql(SERVERS)).await?;
+        let default_credentials = moment.fetch(default_credentials()).await?;
+        let user_credentials = match user.filter(|user| is_storable(user)) {
+            Some(user) => moment.fetch(user_credentials(user)).await?,
             None => Vec::new(),
         };
         moment.commit().await?;
@@ -143,6 +137,31 @@ impl Store {
         })
     }
 
+    /// Whether the database answers, and is one that this version reads.
+    pub(super) async fn is_reachable(&self) -> Result<(), Failure> {
+        match schema::version(&self.database).await {
+            Ok(version) if version == Some(schema::newest()) => Ok(()),
+            Ok(_) => Err(unavailable(
+                "the store is no longer of this version".to_owned(),
+            )),
+            Err(error) => Err(unavailable(format!("the store cannot be read: {error}"))),
+        }
+    }
+
+    /// A tag that is another one whenever the answer for `user` is: made of the rows as they are
+    /// stored, so it speaks of no secret and costs no decryption.
+    pub(super) fn etag(&self, user: Option<&str>, rows: &Rows) -> String {
+        let mut digest = Sha256::new();
+        let mut add = |part: &str| {
+            digest.update((part.len() as u64).to_le_bytes());
+            digest.update(part);
+        };
+        add(env!("CARGO_PKG_VERSION"));
+        add(&format!("{:?}", self.vault));
+        add(&format!("{user:?} {:?}", rows));
+        format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.finalize()[..18]))
+    }
+
     /// Decrypts the credentials of a row.
     ///
     /// # Errors
@@ -151,19 +170,50 @@ impl Store {
         self.vault.open(row.place(), &row.credentials)
     }
 
+    /// Whether the store is this machine's alone, so that [`Store::mark`] or
+    /// [`Store::data_version`] tell of every change.
+    pub fn is_local(&self) -> bool {
+        self.index.is_some()
+    }
+
     /// The state of the store now: as long as it is the same, nothing was committed by anybody.
     /// `None`: it cannot be told this way; see [`Store::data_version`].
     pub fn mark(&self) -> Option<Mark> {
-        self.index.mark()
+        self.index.as_ref()?.mark()
     }
 
-    /// A number that changes with every commit; slower than [`Store::mark`].
+    /// A number that changes with every commit to a SQLite file; slower than [`Store::mark`].
     pub async fn data_version(&self) -> Result<i64, Failure> {
-        sqlx::query_scalar("PRAGMA data_version")
-            .fetch_one(&self.reader)
-            .await
-            .map_err(|error| unavailable(format!("the store cannot be read: {error}")))
+        let version = self
+            .database
+            .fetch::<(i64,)>(sql("PRAGMA data_version"))
+            .await;
+        version
+            .ok()
+            .and_then(|rows| rows.first().copied())
+            .map(|(version,)| version)
+            .ok_or_else(|| unavailable("the store cannot be read".to_owned()))
     }
+}
+
+/// Whether there can be rows of this user at all: the same in every database.
+pub(super) fn is_storable(user: &str) -> bool {
+    !user.is_empty() && !user.contains('\0') && user.chars().count() <= LONGEST_USER
+}
+
+fn default_credentials() -> Statement {
+    sql(
+        "SELECT id, mcp_server_id, '' AS user_id, credentials, is_enabled FROM mcp_credentials
+         ORDER BY mcp_server_id",
+    )
+}
+
+fn user_credentials(user: &str) -> Statement {
+    sql(
+        "SELECT id, mcp_server_id, user_id, credentials, is_enabled FROM mcp_user_credentials
+         WHERE user_id = ? ORDER BY mcp_server_id",
+    )
+    .bind(user)
 }
 
 impl SealedRow {
@@ -180,8 +230,8 @@ impl SealedRow {
     }
 }
 
-/// Makes the files private, before SQLite opens them, and reads the keys.
-fn prepare(path: &Path, settings: &StoreSettings) -> Result<Vault, String> {
+/// Makes the files private, before SQLite opens them.
+fn prepare(path: &Path) -> Result<(), String> {
     let directory = path
         .parent()
         .filter(|parent| !parent.as_os_str().is_empty());
@@ -192,9 +242,13 @@ fn prepare(path: &Path, settings: &StoreSettings) -> Result<Vault, String> {
         name.push(suffix);
         files::tighten_if_there(Path::new(&name))?;
     }
+    Ok(())
+}
+
+/// The keys of a store that is this machine's alone: the first start makes one.
+fn own_vault(settings: &StoreSettings) -> Result<Vault, String> {
     if let Some(keys) = &settings.key {
-        return Vault::new(keys)
-            .map_err(|reason| format!("the key in MCP_CLIENT_STORE_KEY {reason}"));
+        return vault_of_settings(keys);
     }
     files::private_dir(&settings.data_dir)?;
     let file = settings.data_dir.join("store.key");
@@ -202,72 +256,20 @@ fn prepare(path: &Path, settings: &StoreSettings) -> Result<Vault, String> {
     Vault::new(&keys).map_err(|reason| format!("the key in {} {reason}", file.display()))
 }
 
-/// Where the SQLite file is.
-pub(super) fn path(settings: &StoreSettings) -> Result<PathBuf, String> {
-    let Some(url) = &settings.url else {
-        return Ok(settings.data_dir.join("mcp-client.db"));
-    };
-    let url = url.expose();
-    let Some(rest) = url.strip_prefix("sqlite:") else {
-        let scheme = url.split(':').next().unwrap_or_default();
-        return Err(format!(
-            "store.url begins with {scheme:?}; the embedded store is a SQLite file: sqlite:///path/to/file.db"
-        ));
-    };
-    let path = rest
-        .strip_prefix("//")
-        .unwrap_or(rest)
-        .split('?')
-        .next()
-        .unwrap_or_default();
-    if path.is_empty() || path.contains(":memory:") {
-        return Err("store.url names no file: write sqlite:///path/to/file.db".to_owned());
+/// The keys of a store that several machines share: none of them may make one of its own.
+fn shared_vault(settings: &StoreSettings) -> Result<Vault, String> {
+    match &settings.key {
+        Some(keys) => vault_of_settings(keys),
+        None if settings.data_dir.join("store.key").exists() => own_vault(settings),
+        None => Err(format!(
+            "there is no key: set MCP_CLIENT_STORE_KEY (or store.key, or copy the file store.key to {}), the same wherever this database is used; `head -c 32 /dev/urandom | base64` makes a new one",
+            settings.data_dir.display()
+        )),
     }
-    Ok(path.into())
 }
 
-/// Brings the schema up to date. A database that a newer version has written is left untouched.
-async fn migrate(connection: &mut SqliteConnection) -> Result<(), String> {
-    let ours = MIGRATIONS.iter().map(|migration| migration.version).max();
-    // Another process may be doing the same: then the second try finds the work done.
-    let mut failed = String::new();
-    for _ in 0..3 {
-        let there = schema_version(connection)
-            .await
-            .map_err(|error| error.to_string())?;
-        if there > ours {
-            return Err(
-                "a newer version of this program has written it: use that version".to_owned(),
-            );
-        }
-        sqlx::query("PRAGMA journal_mode = WAL")
-            .execute(&mut *connection)
-            .await
-            .map_err(|error| error.to_string())?;
-        if there == ours {
-            return Ok(());
-        }
-        match MIGRATIONS.run(&mut *connection).await {
-            Ok(()) => return Ok(()),
-            Err(error) => failed = error.to_string(),
-        }
-    }
-    Err(failed)
-}
-
-/// The newest migration that was applied; `None` for an empty database.
-pub(super) async fn schema_version(connection: &mut SqliteConnection) -> sqlx::Result<Option<i64>> {
-    let known: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = '_sqlx_migrations'",
-    )
-    .fetch_one(&mut *connection)
-    .await?;
-    if known == 0 {
-        return Ok(None);
-    }
-    sqlx::query_scalar("SELECT max(version) FROM _sqlx_migrations WHERE success")
-        .fetch_one(connection)
-        .await
+fn vault_of_settings(keys: &Secret) -> Result<Vault, String> {
+    Vault::new(keys).map_err(|reason| format!("the key in MCP_CLIENT_STORE_KEY {reason}"))
 }
 
 fn unavailable(message: String) -> Failure {

@@ -100,8 +100,9 @@ async fn a_row_moved_to_another_user_does_not_decrypt_and_says_so() {
         .put_credentials(&ann(), &server.id, &fields(&[("KEY", "anns")]))
         .await
         .unwrap();
-    sqlx::query("UPDATE mcp_user_credentials SET user_id = 'eve'")
-        .execute(&store.writer)
+    store
+        .database
+        .execute(sql("UPDATE mcp_user_credentials SET user_id = 'eve'"))
         .await
         .unwrap();
     let data = answer_for(&store, Some("eve")).await;
@@ -121,12 +122,11 @@ async fn plain_json_rows_are_read_and_encrypted_when_next_written() {
     let directory = tempfile::tempdir().unwrap();
     let store = open_in(directory.path()).await;
     let server = store.add_server(books()).await.unwrap();
-    sqlx::query("INSERT INTO mcp_user_credentials (id, user_id, mcp_server_id, credentials) VALUES ('1', 'ann', ?, ?)")
-        .bind(&server.id)
-        .bind(r#"{"KEY": "plain-value"}"#)
-        .execute(&store.writer)
-        .await
-        .unwrap();
+    let plain = sql(
+        "INSERT INTO mcp_user_credentials (id, user_id, mcp_server_id, credentials) VALUES ('1', 'ann', ?, ?)",
+    );
+    let plain = plain.bind(&*server.id).bind(r#"{"KEY": "plain-value"}"#);
+    store.database.execute(plain).await.unwrap();
     let read = store
         .credentials(&ann(), &server.id)
         .await
@@ -138,10 +138,9 @@ async fn plain_json_rows_are_read_and_encrypted_when_next_written() {
         .put_credentials(&ann(), &server.id, &read)
         .await
         .unwrap();
-    let stored: String = sqlx::query_scalar("SELECT credentials FROM mcp_user_credentials")
-        .fetch_one(&store.reader)
-        .await
-        .unwrap();
+    let stored = sql("SELECT credentials FROM mcp_user_credentials");
+    let stored: Vec<(String,)> = store.database.fetch(stored).await.unwrap();
+    let stored = &stored[0].0;
     assert!(stored.starts_with("enc1:"), "{stored}");
     assert_eq!(
         store.credentials(&ann(), &server.id).await.unwrap(),
@@ -261,30 +260,33 @@ async fn every_commit_of_any_process_moves_the_mark() {
     store.enable_server(&server.id, true).await.unwrap();
     assert_ne!(store.mark(), own);
     // A checkpoint that empties the log, and the first commit after it.
-    sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-        .execute(&other.writer)
-        .await
-        .unwrap();
+    let checkpoint = sql("PRAGMA wal_checkpoint(TRUNCATE)");
+    other.database.execute(checkpoint).await.unwrap();
     let emptied = store.mark();
     other.enable_server(&server.id, false).await.unwrap();
     assert_ne!(store.mark(), emptied);
     assert!(!store.servers().await.unwrap()[0].is_enabled);
 }
 
+/// As a later version would leave it.
+pub(crate) const NEWER_VERSION: &str =
+    "INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time)
+     VALUES (9999, 'later', TRUE, '', 0)";
+
 #[tokio::test]
 async fn a_database_of_a_newer_version_is_refused_untouched() {
     let directory = tempfile::tempdir().unwrap();
     let store = open_in(directory.path()).await;
-    sqlx::query("INSERT INTO _sqlx_migrations (version, description, success, checksum, execution_time) VALUES (9999, 'later', 1, x'00', 0)")
-        .execute(&store.writer)
-        .await
-        .unwrap();
+    let Database::Sqlite { reader, writer } = &store.database else {
+        unreachable!("a SQLite file");
+    };
+    sqlx::query(NEWER_VERSION).execute(writer).await.unwrap();
     sqlx::query("PRAGMA wal_checkpoint(TRUNCATE)")
-        .execute(&store.writer)
+        .execute(writer)
         .await
         .unwrap();
-    store.writer.close().await;
-    store.reader.close().await;
+    writer.close().await;
+    reader.close().await;
     let file = directory.path().join("mcp-client.db");
     let before = std::fs::read(&file).unwrap();
     let refused = Store::open(&settings_in(directory.path()))
@@ -294,6 +296,91 @@ async fn a_database_of_a_newer_version_is_refused_untouched() {
     assert_eq!(refused.code, ErrorCode::ConfigUnavailable);
     assert!(refused.message.contains("newer version"), "{refused}");
     assert_eq!(std::fs::read(&file).unwrap(), before);
+}
+
+#[tokio::test]
+async fn an_older_database_is_brought_up_to_date_with_its_rows() {
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("mcp-client.db");
+    let options = sqlx::sqlite::SqliteConnectOptions::new()
+        .filename(&file)
+        .create_if_missing(true);
+    let pool = sqlx::SqlitePool::connect_with(options).await.unwrap();
+    let migrations = sqlx::migrate!("migrations/sqlite").migrations;
+    let first = sqlx::migrate::Migrator {
+        migrations: migrations[..1].to_vec().into(),
+        ..sqlx::migrate::Migrator::DEFAULT
+    };
+    first.run(&pool).await.unwrap();
+    sqlx::query("INSERT INTO mcp_servers (id, name, command) VALUES ('1', 'old', 'x')")
+        .execute(&pool)
+        .await
+        .unwrap();
+    pool.close().await;
+
+    let old = open_in(directory.path()).await.server("old").await.unwrap();
+    assert!(old.sandbox, "what was there before is started as before");
+}
+
+#[tokio::test]
+async fn a_full_disk_refuses_changes_and_costs_nothing_that_is_there() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open_in(directory.path()).await;
+    let server = store.add_server(books()).await.unwrap();
+    let own = fields(&[("KEY", "anns")]);
+    store
+        .put_credentials(&ann(), &server.id, &own)
+        .await
+        .unwrap();
+    let limit = async |pages: i64| {
+        let Database::Sqlite { writer, .. } = &store.database else {
+            unreachable!("a SQLite file");
+        };
+        let text = sqlx::AssertSqlSafe(format!("PRAGMA max_page_count = {pages}"));
+        sqlx::query(text).execute(writer).await.unwrap();
+    };
+    // Not more pages than there are.
+    limit(1).await;
+    let large = fields(&[("KEY", &"k".repeat(100_000))]);
+    for owner in [ann(), Owner::Default] {
+        let refused = store.put_credentials(&owner, &server.id, &large).await;
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.code, ErrorCode::Internal);
+        assert!(refused.message.contains("full"), "{refused}");
+        let read = store.credentials(&ann(), &server.id).await.unwrap();
+        assert_eq!(read.as_ref(), Some(&own));
+    }
+    let sound = store
+        .database
+        .fetch::<(String,)>(sql("PRAGMA integrity_check"))
+        .await;
+    assert_eq!(sound.unwrap(), [("ok".to_owned(),)]);
+    limit(1_000_000).await;
+    store
+        .put_credentials(&ann(), &server.id, &large)
+        .await
+        .unwrap();
+}
+
+#[tokio::test]
+async fn a_change_waits_for_another_process_that_is_changing() {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, other) = (
+        open_in(directory.path()).await,
+        open_in(directory.path()).await,
+    );
+    let server = store.add_server(books()).await.unwrap();
+    let held = other.database.change().await.unwrap();
+    let own = fields(&[("KEY", "anns")]);
+    let owner = ann();
+    let mut put = Box::pin(store.put_credentials(&owner, &server.id, &own));
+    for _ in 0..100 {
+        let early = futures::poll!(&mut put);
+        assert!(early.is_pending(), "{early:?}");
+        assert_eq!(store.servers().await.unwrap().len(), 1, "reads go on");
+    }
+    held.commit().await.unwrap();
+    put.await.unwrap();
 }
 
 #[tokio::test]
@@ -330,7 +417,7 @@ async fn all_files_are_private_also_when_they_were_not() {
 }
 
 #[tokio::test]
-async fn the_store_url_must_name_a_sqlite_file() {
+async fn the_store_url_must_name_a_database() {
     let directory = tempfile::tempdir().unwrap();
     let mut settings = settings_in(directory.path());
     settings.store.url = Some(Secret::new(format!(
@@ -339,7 +426,12 @@ async fn the_store_url_must_name_a_sqlite_file() {
     )));
     Store::open(&settings).await.unwrap();
     assert!(directory.path().join("other.db").exists());
-    for url in ["postgres://u:secret@h/db", "sqlite::memory:", "sqlite://"] {
+    for url in [
+        "oracle://u:secret@h/db",
+        "postgres://u:secret@h:port/db",
+        "sqlite::memory:",
+        "sqlite://",
+    ] {
         settings.store.url = Some(Secret::new(url));
         let refused = Store::open(&settings).await.err().unwrap();
         assert!(!refused.message.contains("secret"), "{refused}");

@@ -108,7 +108,10 @@ impl Directory {
                     format!("the setting config.api_base (API_BASE) {reason}"),
                 )
             })?),
-            None => Box::new(Embedded::new(Store::open(settings).await?)),
+            None => Box::new(Embedded::new(
+                Store::open(settings).await?,
+                settings.config.ttl,
+            )),
         };
         Ok(Self::over(source, &settings.config, redactor))
     }

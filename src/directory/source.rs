@@ -58,24 +58,27 @@ pub enum Trouble {
     Unauthorized(String),
 }
 
-/// The embedded store, asked through its API without a port.
+/// The embedded API over a store, asked without a port.
 pub struct Embedded {
     store: Store,
     api: InProcess,
+    /// How long an answer from a database that others change too is used.
+    ttl: Duration,
 }
 
 impl Embedded {
-    pub fn new(store: Store) -> Self {
+    pub fn new(store: Store, ttl: Duration) -> Self {
         Self {
             api: InProcess::new(store.clone()),
             store,
+            ttl,
         }
     }
 
     async fn ask(&self, caller: &Caller, version: Option<&str>) -> Result<Fetched, Trouble> {
         let now = match self.store.mark() {
-            Some(_) => None,
-            None => Some(self.data_version().await?),
+            None if self.store.is_local() => Some(self.data_version().await?),
+            _ => None,
         };
         if now.is_some() && now.as_deref() == version {
             return Ok(Fetched::NotModified);
@@ -99,9 +102,11 @@ impl Embedded {
 
 impl ConfigSource for Embedded {
     fn freshness(&self) -> Freshness {
-        self.store
-            .mark()
-            .map_or(Freshness::Asked, Freshness::Marked)
+        match self.store.mark() {
+            Some(mark) => Freshness::Marked(mark),
+            None if self.store.is_local() => Freshness::Asked,
+            None => Freshness::For(self.ttl),
+        }
     }
 
     fn fetch<'a>(

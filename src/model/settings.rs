@@ -137,6 +137,31 @@ settings! {
         /// Not a setting of the file: `$MCP_CLIENT_DATA_DIR`, else `mcp-client` in the user's data directory.
         data_dir: PathBuf
     }
+    /// The config API for many daemons: `mcp-client config-server`.
+    server: ServerSettings {
+        /// Where it listens.
+        listen: SocketAddr = address("127.0.0.1:8760"),
+        /// Certificate and key in PEM, for TLS; none: plain HTTP, for a proxy before it or this machine alone.
+        tls_cert: Option<String> = text(""),
+        /// Both are read again at SIGHUP.
+        tls_key: Option<String> = text(""),
+        /// Verifies users' tokens (JWT): a file with a public key in PEM (RS256, ES256, EdDSA), or with the secret of HS256.
+        jwt_key: Option<String> = text(""),
+        /// The same by a JWKS: a file, or an https URL that is asked again when keys change.
+        jwt_jwks: Option<String> = text(""),
+        /// The `aud` that a token must have; none: it is not looked at.
+        jwt_audience: Option<String> = text(""),
+        /// The `iss` that a token must have; none: it is not looked at.
+        jwt_issuer: Option<String> = text(""),
+        /// CLAIM=VALUE of administrators, as in `role=admin`; none: no user is one.
+        jwt_admin: Option<String> = text(""),
+        /// Connections at once; more wait.
+        max_connections: usize = count("1024"),
+        /// For a handshake, for a request to arrive and for its answer to be made; also how long an idle connection is kept.
+        request_timeout: Duration = duration("15s"),
+        /// How long requests may go on after SIGTERM.
+        drain_timeout: Duration = duration("10s"),
+    }
     /// Connections to MCP servers, and the deadlines of commands.
     pool: PoolSettings {
         /// A connection without calls is closed after this.

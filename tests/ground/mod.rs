@@ -9,6 +9,7 @@
 
 mod daemon;
 mod fake;
+pub mod fleet;
 mod host;
 mod processes;
 

@@ -46,6 +46,7 @@ pub(super) async fn store(settings: &Settings) -> (Vec<Finding>, bool) {
     }
     let Inspection {
         database,
+        is_there,
         schema,
         newest_schema,
         key,
@@ -53,7 +54,7 @@ pub(super) async fn store(settings: &Settings) -> (Vec<Finding>, bool) {
     } = inspect(&settings.store).await;
     let is_readable = matches!(schema, Ok(Some(version)) if version == newest_schema)
         && matches!(key, Ok(Some(_)));
-    let shown = database.map_or("store.url".to_owned(), |path| path.display().to_string());
+    let shown = database.unwrap_or_else(|_| "store.url".to_owned());
     let directory = settings.store.data_dir.display();
     let mut findings = vec![Finding::new(
         AREA,
@@ -79,7 +80,7 @@ pub(super) async fn store(settings: &Settings) -> (Vec<Finding>, bool) {
     });
     findings.push(match key {
         Ok(Some(source)) => Finding::new(AREA, "key", Level::Ok, source),
-        Ok(None) if is_there(&shown) => {
+        Ok(None) if is_there => {
             let text = format!(
                 "there is no store.key in {directory}: credentials that are stored cannot be read without the key they were stored with"
             );
@@ -93,10 +94,6 @@ pub(super) async fn store(settings: &Settings) -> (Vec<Finding>, bool) {
         Finding::new(AREA, &path.display().to_string(), Level::Warning, text)
     }));
     (findings, is_readable)
-}
-
-fn is_there(path: &str) -> bool {
-    Path::new(path).exists()
 }
 
 /// What the kernel offers, and its limits against what a full pool needs.

@@ -106,6 +106,14 @@ pub(super) fn text(given: Given) -> Read<Option<String>> {
 }
 
 /// # Errors
+/// No address with a port.
+pub(super) fn address(given: Given) -> Read<SocketAddr> {
+    let text = one(given)?;
+    text.parse()
+        .map_err(|_| format!("must be an address with a port, as in 0.0.0.0:8760; it is {text:?}"))
+}
+
+/// # Errors
 /// No address with a port, or one that others than this machine can reach.
 pub(super) fn loopback(given: Given) -> Read<Option<SocketAddr>> {
     let Some(text) = text(given)? else {

@@ -184,6 +184,7 @@ fn every_setting_is_read_from_its_variable() {
             "list" => ("A, B", "[\"A\", \"B\"]"),
             "text" => ("x", "Some(\"x\")"),
             "secret" => ("x", "Some(***)"),
+            "address" => ("[::1]:7", "[::1]:7"),
             "loopback" => ("[::1]:7", "Some([::1]:7)"),
             other => panic!("no value for the reader {other}"),
         };
