@@ -5,8 +5,11 @@ mod credential;
 mod demo_server;
 mod demo_tools;
 mod doctor;
+mod export;
 mod flags;
+mod formats;
 mod guardian;
+mod import;
 mod log;
 mod oneshot;
 mod run;
@@ -22,6 +25,7 @@ use std::sync::LazyLock;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::settings::{PoolSettings, Settings, documentation};
 use flags::Flags;
@@ -53,6 +57,7 @@ const EXAMPLES: &str = r#"Examples:
   Define a server, and set a user's credentials for it (asked for, or from stdin):
     mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
     mcp-client credential set wiki --user ann
+    mcp-client import ~/.cursor/mcp.json --dry-run
 
   Use a host's own config API instead of the embedded store:
     API_BASE=http://localhost:3000 INTERNAL_TOKEN=... mcp-client
@@ -83,6 +88,8 @@ enum Command {
     Servers(servers::Args),
     Server(server::Args),
     Credential(credential::Args),
+    Import(import::Args),
+    Export(export::Args),
     Doctor(doctor::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
@@ -155,15 +162,24 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
         Command::Servers(args) => {
             with_settings(flags, async |settings| servers::run(args, &settings).await)
         }
-        Command::Server(args) => with_settings(flags, async |settings| {
-            let edited = server::run(args, &settings).await;
-            edited.unwrap_or_else(|failure| oneshot::report(&failure))
+        Command::Server(args) => edit(flags, async |settings| server::run(args, &settings).await),
+        Command::Credential(args) => edit(flags, async |settings| {
+            credential::run(args, &settings).await
         }),
-        Command::Credential(args) => with_settings(flags, async |settings| {
-            let edited = credential::run(args, &settings).await;
-            edited.unwrap_or_else(|failure| oneshot::report(&failure))
-        }),
+        Command::Import(args) => edit(flags, async |settings| import::run(args, &settings).await),
+        Command::Export(args) => edit(flags, async |settings| export::run(args, &settings).await),
     }
+}
+
+/// Works on the store and reports what failed.
+fn edit<F: Future<Output = Result<ExitCode, Failure>>>(
+    flags: Flags,
+    work: impl FnOnce(Settings) -> F,
+) -> ExitCode {
+    with_settings(flags, async |settings| {
+        let edited = work(settings).await;
+        edited.unwrap_or_else(|failure| oneshot::report(&failure))
+    })
 }
 
 /// Reads the settings, prepares the process and runs `work` with them.
