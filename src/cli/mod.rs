@@ -6,8 +6,11 @@ mod credential;
 mod demo_server;
 mod demo_tools;
 mod doctor;
+mod export;
 mod flags;
+mod formats;
 mod guardian;
+mod import;
 mod log;
 mod oneshot;
 mod run;
@@ -24,6 +27,7 @@ use std::sync::LazyLock;
 
 use clap::{CommandFactory, Parser, Subcommand};
 
+use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::settings::{PoolSettings, Settings, documentation};
 use flags::Flags;
@@ -55,6 +59,7 @@ const EXAMPLES: &str = r#"Examples:
   Define a server, and set a user's credentials for it (asked for, or from stdin):
     mcp-client server add wiki --url https://wiki.example/mcp --header 'X-Key: ${user.KEY}' --field KEY
     mcp-client credential set wiki --user ann
+    mcp-client import ~/.cursor/mcp.json --dry-run
 
   Use a host's own config API instead of the embedded store:
     API_BASE=http://localhost:3000 INTERNAL_TOKEN=... mcp-client
@@ -88,6 +93,8 @@ enum Command {
     #[command(name = "config-server")]
     ConfigServer(config_server::Args),
     Token(token::Args),
+    Import(import::Args),
+    Export(export::Args),
     Doctor(doctor::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
@@ -160,23 +167,28 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
         Command::Servers(args) => {
             with_settings(flags, async |settings| servers::run(args, &settings).await)
         }
-        Command::Server(args) => with_settings(flags, async |settings| {
-            let edited = server::run(args, &settings).await;
-            edited.unwrap_or_else(|failure| oneshot::report(&failure))
+        Command::Server(args) => edit(flags, async |settings| server::run(args, &settings).await),
+        Command::Credential(args) => edit(flags, async |settings| {
+            credential::run(args, &settings).await
         }),
-        Command::Credential(args) => with_settings(flags, async |settings| {
-            let edited = credential::run(args, &settings).await;
-            edited.unwrap_or_else(|failure| oneshot::report(&failure))
-        }),
-        Command::ConfigServer(config_server::Args {}) => with_settings(flags, async |settings| {
-            let served = config_server::run(&settings).await;
-            served.unwrap_or_else(|failure| oneshot::report(&failure))
-        }),
-        Command::Token(args) => with_settings(flags, async |settings| {
-            let edited = token::run(args, &settings).await;
-            edited.unwrap_or_else(|failure| oneshot::report(&failure))
-        }),
+        Command::ConfigServer(config_server::Args {}) => {
+            edit(flags, async |settings| config_server::run(&settings).await)
+        }
+        Command::Token(args) => edit(flags, async |settings| token::run(args, &settings).await),
+        Command::Import(args) => edit(flags, async |settings| import::run(args, &settings).await),
+        Command::Export(args) => edit(flags, async |settings| export::run(args, &settings).await),
     }
+}
+
+/// Works on the store and reports what failed.
+fn edit<F: Future<Output = Result<ExitCode, Failure>>>(
+    flags: Flags,
+    work: impl FnOnce(Settings) -> F,
+) -> ExitCode {
+    with_settings(flags, async |settings| {
+        let edited = work(settings).await;
+        edited.unwrap_or_else(|failure| oneshot::report(&failure))
+    })
 }
 
 /// Reads the settings, prepares the process and runs `work` with them.

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
-use super::oneshot;
+use super::{formats, oneshot};
 use crate::config_api::{ServerRow, Store};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::settings::Settings;
@@ -106,8 +106,8 @@ struct Add {
     /// Store it switched off
     #[arg(long)]
     disabled: bool,
-    /// Read the definition from a file, or from stdin with `-`: a row as the config API has it, or
-    /// a file with `mcpServers`
+    /// Read the definition from a file, or from stdin with `-`, in any form that `mcp-client import`
+    /// reads; literal secrets in it stay where they are
     #[arg(long, value_name = "FILE", conflicts_with_all = ["command", "url", "env", "field"])]
     json: Option<PathBuf>,
 }
@@ -143,11 +143,15 @@ pub(super) fn note_foreign(settings: &Settings) {
 async fn add_all(store: &Store, add: Add) -> Result<ExitCode, Failure> {
     let rows = match &add.json {
         Some(file) => rows_in(file, add.name.as_deref())?,
-        None => vec![Map::new()],
+        None => vec![Ok(Map::new())],
     };
     let mut failures = Vec::new();
     for row in rows {
-        match store.add_server(with_flags(row, &add)?).await {
+        let added = match row {
+            Ok(row) => store.add_server(with_flags(row, &add)?).await,
+            Err(failure) => Err(failure),
+        };
+        match added {
             Ok(row) => {
                 oneshot::print(&format!("added server {:?}", row.name));
             }
@@ -225,65 +229,34 @@ fn form(fields: &[String]) -> Option<Value> {
     (!fields.is_empty()).then_some(Value::Array(fields))
 }
 
-fn rows_in(file: &Path, name: Option<&str>) -> Result<Vec<Map<String, Value>>, Failure> {
+type Rows = Vec<Result<Map<String, Value>, Failure>>;
+
+fn rows_in(file: &Path, name: Option<&str>) -> Result<Rows, Failure> {
     let shown = file.display();
     let text = read(file).map_err(|error| invalid(format!("{shown} cannot be read: {error}")))?;
-    let value: Value = serde_json::from_str(&text).map_err(|error| {
-        let place = (error.line(), error.column());
-        invalid(format!(
-            "{shown} is not JSON (at line {}, column {})",
-            place.0, place.1
-        ))
-    })?;
-    let Value::Object(mut whole) = value else {
-        return Err(invalid(format!("{shown} must hold a JSON object")));
-    };
-    let Some(servers) = whole.remove("mcpServers") else {
-        return Ok(vec![in_our_words(whole)]);
-    };
-    let Value::Object(servers) = servers else {
-        return Err(invalid(format!("{shown}: mcpServers must be an object")));
-    };
-    let alone = servers.len() == 1;
-    let wanted = |key: &str| alone || name.is_none_or(|name| name == key);
-    let rows: Vec<_> = servers
+    let entries = formats::read(&text).map_err(|reason| invalid(format!("{shown} {reason}")))?;
+    let alone = entries.len() == 1;
+    let wanted = entries
         .into_iter()
-        .filter(|(key, _)| wanted(key))
-        .map(|(key, value)| {
-            let mut row = value.as_object().cloned().unwrap_or_default();
-            row.insert("name".to_owned(), key.into());
-            in_our_words(row)
-        })
-        .collect();
+        .filter(|entry| alone || name.is_none_or(|name| name == entry.name));
+    let rows = wanted.map(|entry| {
+        let refused = |reason| invalid(format!("{shown}: server {:?} {reason}", entry.name));
+        entry.row.map_err(refused)
+    });
+    let rows: Vec<_> = rows.collect();
     match rows.is_empty() {
         true => Err(invalid(format!("{shown} defines no server of that name"))),
         false => Ok(rows),
     }
 }
 
-fn read(file: &Path) -> std::io::Result<String> {
+pub(super) fn read(file: &Path) -> std::io::Result<String> {
     if file == Path::new("-") {
         let mut text = String::new();
         std::io::stdin().lock().read_to_string(&mut text)?;
         return Ok(text);
     }
     std::fs::read_to_string(file)
-}
-
-/// Members as other programs' files call them.
-fn in_our_words(mut row: Map<String, Value>) -> Map<String, Value> {
-    for (theirs, ours) in [("env", "env_template"), ("type", "transport_type")] {
-        if let Some(value) = row.remove(theirs) {
-            row.entry(ours).or_insert(value);
-        }
-    }
-    if let Some(disabled) = row.remove("disabled").and_then(|it| it.as_bool()) {
-        row.entry("is_enabled").or_insert(json!(!disabled));
-    }
-    if row.contains_key("url") && !row.contains_key("command") {
-        row.entry("transport_type").or_insert(json!("http"));
-    }
-    row
 }
 
 async fn enable(store: &Store, name: &str, enabled: bool) -> Result<ExitCode, Failure> {
@@ -344,9 +317,26 @@ async fn show(store: &Store, name: &str, json: bool) -> Result<ExitCode, Failure
 
 /// The row with its JSON columns unpacked, what is empty left out, and literal secrets masked.
 fn shown(server: &ServerRow) -> Value {
-    let mut row = serde_json::to_value(server).unwrap_or_default();
-    let Some(columns) = row.as_object_mut() else {
-        return row;
+    let mut columns = unpacked(server);
+    for column in ["env_template", "headers"] {
+        let members = columns.get_mut(column).and_then(Value::as_object_mut);
+        for (name, value) in members.into_iter().flatten() {
+            mask(name, value);
+        }
+    }
+    if let Some(Value::String(url)) = columns.get_mut("url") {
+        formats::replace_user_info(url, "***@");
+    }
+    let empty = [Value::Null, json!([]), json!({})];
+    columns.retain(|_, value| !empty.contains(value));
+    columns.into()
+}
+
+/// The row with its JSON columns unpacked.
+pub(super) fn unpacked(server: &ServerRow) -> Map<String, Value> {
+    let mut columns = match serde_json::to_value(server) {
+        Ok(Value::Object(columns)) => columns,
+        _ => Map::new(),
     };
     for column in [
         "args",
@@ -356,55 +346,19 @@ fn shown(server: &ServerRow) -> Value {
         "tool_meta",
         "tool_display",
     ] {
-        let unpacked = columns
-            .get(column)
-            .and_then(Value::as_str)
-            .map(serde_json::from_str);
-        if let Some(Ok(value)) = unpacked {
+        let text = columns.get(column).and_then(Value::as_str);
+        if let Some(Ok(value)) = text.map(serde_json::from_str) {
             columns.insert(column.to_owned(), value);
         }
     }
-    for column in ["env_template", "headers"] {
-        let members = columns.get_mut(column).and_then(Value::as_object_mut);
-        for (name, value) in members.into_iter().flatten() {
-            mask(name, value);
-        }
-    }
-    if let Some(Value::String(url)) = columns.get_mut("url") {
-        mask_user_info(url);
-    }
-    let empty = [Value::Null, json!([]), json!({})];
-    columns.retain(|_, value| !empty.contains(value));
-    row
+    columns
 }
 
 /// A literal under a name that speaks of a secret; a placeholder is none.
 fn mask(name: &str, value: &mut Value) {
-    let words = [
-        "key",
-        "token",
-        "secret",
-        "passw",
-        "auth",
-        "cookie",
-        "credential",
-    ];
-    let name = name.to_lowercase();
     let is_literal = value.as_str().is_none_or(|text| !text.contains("${"));
-    if is_literal && words.iter().any(|word| name.contains(word)) {
+    if is_literal && formats::is_secret_name(name) {
         *value = json!("***");
-    }
-}
-
-fn mask_user_info(url: &mut String) {
-    let Some(start) = url.find("://").map(|at| at + 3) else {
-        return;
-    };
-    let end = url[start..]
-        .find(['/', '?', '#'])
-        .map_or(url.len(), |at| start + at);
-    if let Some(at) = url[start..end].rfind('@') {
-        url.replace_range(start..start + at, "***");
     }
 }
 

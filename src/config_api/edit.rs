@@ -42,17 +42,13 @@ impl Store {
     /// # Errors
     /// `config_invalid`, and `invalid_params` for a name that is taken, also by folding.
     pub async fn add_server(&self, row: Map<String, Value>) -> Result<ServerRow, Failure> {
-        let row = new_row(row)?;
         let mut change = self.database.change().await.map_err(failed)?;
         let names: Vec<(String,)> = change
             .fetch(sql("SELECT name FROM mcp_servers"))
             .await
             .map_err(failed)?;
-        if let Some((taken,)) = names.iter().find(|(name,)| fold(name) == fold(&row.name)) {
-            return Err(invalid(format!(
-                "there is a server named {taken:?} already; names that differ only in case, '-', '_' and spaces are the same"
-            )));
-        }
+        let names: Vec<_> = names.into_iter().map(|(name,)| name).collect();
+        let row = check_server(row, &names)?;
         change.execute(insertion(&row)).await.map_err(failed)?;
         change.commit().await.map_err(failed)?;
         Ok(row)
@@ -237,6 +233,20 @@ impl Store {
             .into_iter()
             .map(|(server, user)| (server, owner(user)))
             .collect())
+    }
+}
+
+/// The row that [`Store::add_server`] would add beside servers with these names.
+///
+/// # Errors
+/// Those of [`Store::add_server`].
+pub fn check_server(row: Map<String, Value>, names: &[String]) -> Result<ServerRow, Failure> {
+    let row = new_row(row)?;
+    match names.iter().find(|name| fold(name) == fold(&row.name)) {
+        Some(taken) => Err(invalid(format!(
+            "there is a server named {taken:?} already; names that differ only in case, '-', '_' and spaces are the same"
+        ))),
+        None => Ok(row),
     }
 }
 

@@ -28,7 +28,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tower::ServiceExt;
 
-pub use edit::Owner;
+pub use edit::{Owner, check_server};
 pub use inspect::{Inspection, inspect};
 pub use serve::ConfigServer;
 pub use store::{ServerRow, Store};
