@@ -106,9 +106,18 @@ fn a_rotated_credential_is_in_force_everywhere_within_ttl() {
             &["credential", "remove", "books", "--user", "ann"],
             "",
         );
+        let removed = Instant::now();
         for (mut daemon, _home) in daemons {
             wait_for("the removal", || {
-                whoami(&mut daemon, "ann").is_failure().then_some(())
+                let asked = Instant::now();
+                let answer = whoami(&mut daemon, "ann");
+                let within = asked - removed <= Duration::from_millis(300);
+                assert!(
+                    answer.is_failure() || within,
+                    "used {:?} late",
+                    asked - removed
+                );
+                answer.is_failure().then_some(())
             });
             whoami(&mut daemon, "ann").failure("credentials_required");
             daemon.finish();
@@ -256,6 +265,76 @@ fn a_service_token_is_kept_as_a_hash_and_can_be_taken_back() {
         whoami(&mut daemon, "ann").failure("config_unauthorized");
         daemon.finish();
     }
+}
+
+#[test]
+fn a_user_without_a_token_is_nobody_unless_a_service_token_speaks_for_them() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    define(&ground, &database.url, "books");
+    set(&ground, &database.url, "ann", "books", "ann's");
+    let key = key_file(&ground);
+    let server = ConfigServer::start(&ground, &database.url, &[("server_jwt_key", &key)]);
+    let mut command = ground.embedded_command();
+    command.env("API_BASE", &server.base);
+    let mut daemon = Daemon::start(&ground, command);
+    whoami(&mut daemon, "ann").failure("config_unauthorized");
+    // A user's own token that is used for another.
+    let user = json!({"userId": "ann", "accessToken": token_of("eve")});
+    let params = call("books", "whoami", json!({}));
+    let task = daemon.command(json!({"command": "invoke", "params": params, "user": user}));
+    daemon.answer(&task).failure("config_unauthorized");
+    daemon.finish();
+}
+
+#[test]
+fn the_hosts_token_is_seen_by_the_config_server_and_by_no_mcp_server() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    let by_pipe = ground.stdio("by-pipe", json!({}), |row| {
+        row.public();
+    });
+    let by_http = ground.http("by-http", json!({}), |row| {
+        row.public();
+    });
+    for name in ["by-pipe", "by-http"] {
+        let row = ground.host.server(name).to_string();
+        store(
+            &ground,
+            &database.url,
+            &["server", "add", "--json", "-"],
+            &row,
+        );
+    }
+    let key = key_file(&ground);
+    let server = ConfigServer::start(&ground, &database.url, &[("server_jwt_key", &key)]);
+    let mut command = ground.embedded_command();
+    command.env("API_BASE", &server.base);
+    let mut daemon = Daemon::start(&ground, command);
+    let token = token_of("ann");
+    let user = json!({"userId": "ann", "accessToken": token});
+    let mut content = |name: &str, tool: &str, arguments: Value| {
+        let params = call(name, tool, arguments);
+        let task = daemon.command(json!({"command": "invoke", "params": params, "user": user}));
+        daemon.answer(&task).content().to_owned()
+    };
+    let headers = content("by-http", "headers", json!({}));
+    assert!(
+        headers.contains("mcp-") && !headers.contains(&token),
+        "{headers}"
+    );
+    let names = content("by-pipe", "env", json!({}));
+    assert!(names.contains("PATH"), "{names}");
+    for name in names.split(|c: char| !c.is_alphanumeric() && c != '_') {
+        let value = content("by-pipe", "env", json!({"name": name}));
+        assert!(!value.contains(&token), "{name}");
+    }
+    for fake in [by_pipe, by_http] {
+        let events = fake.events();
+        assert!(!events.is_empty());
+        assert!(!json!(events).to_string().contains(&token));
+    }
+    daemon.finish();
 }
 
 #[test]
