@@ -317,7 +317,7 @@ async fn many_write_the_same_rows_at_once() {
         let owners = ["ann", "bob", "cem"].map(|user| Owner::User(UserId::new(user)));
         let write = async |at: usize| {
             let owner = &owners[at % owners.len()];
-            if at % 5 == 0 {
+            if at.is_multiple_of(5) {
                 store.remove_credentials(owner, &server).await.unwrap();
             }
             let own = fields(&[("KEY", &format!("{at}"))]);

@@ -24,7 +24,7 @@ pub(super) struct Guard {
 /// Whoever was let in.
 #[derive(Debug)]
 pub(super) enum Principal {
-    User(Claims),
+    User(Box<Claims>),
     /// A program that speaks for any user.
     Service,
     /// May change things too.
@@ -103,7 +103,7 @@ impl Guard {
         let keys = self.keys.for_token(token).await;
         match self.rules.verify(token, &keys) {
             Ok(claims) if self.is_admin(&claims) => Ok(Principal::Admin),
-            Ok(claims) => Ok(Principal::User(claims)),
+            Ok(claims) => Ok(Principal::User(Box::new(claims))),
             Err(reason) => {
                 tracing::info!("a token was refused: {reason}");
                 Err(refused())

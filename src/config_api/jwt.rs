@@ -137,17 +137,16 @@ pub(super) fn key_in(file: &Path) -> Result<Key, String> {
     if !bytes.starts_with(b"-----BEGIN") {
         return secret(bytes.trim_ascii()).map_err(|reason| format!("{shown} {reason}"));
     }
-    let readers: [(Algorithm, fn(&[u8]) -> JwtResult<DecodingKey>); 3] = [
-        (Algorithm::RS256, DecodingKey::from_rsa_pem),
-        (Algorithm::ES256, DecodingKey::from_ec_pem),
-        (Algorithm::EdDSA, DecodingKey::from_ed_pem),
+    let read = [
+        (Algorithm::RS256, DecodingKey::from_rsa_pem(&bytes)),
+        (Algorithm::ES256, DecodingKey::from_ec_pem(&bytes)),
+        (Algorithm::EdDSA, DecodingKey::from_ed_pem(&bytes)),
     ];
-    let read = readers.into_iter().find_map(|(algorithm, read)| {
-        let key = read(&bytes).ok()?;
-        let id = None;
+    let key = read.into_iter().find_map(|(algorithm, key)| {
+        let (id, key) = (None, key.ok()?);
         Some(Key { id, algorithm, key })
     });
-    read.ok_or_else(|| format!("{shown} holds no public key of RSA, P-256 or Ed25519 in PEM"))
+    key.ok_or_else(|| format!("{shown} holds no public key of RSA, P-256 or Ed25519 in PEM"))
 }
 
 fn secret(bytes: &[u8]) -> Result<Key, String> {

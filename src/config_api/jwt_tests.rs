@@ -67,7 +67,7 @@ fn the_key_in_a_file_fixes_the_algorithm() {
     let claims = ann();
     assert!(
         rules()
-            .verify(&Signer::rs256().token(&claims), &[rsa.clone()])
+            .verify(&Signer::rs256().token(&claims), std::slice::from_ref(&rsa))
             .is_ok()
     );
     assert!(
@@ -75,9 +75,13 @@ fn the_key_in_a_file_fixes_the_algorithm() {
             .verify(&Signer::hs256().token(&claims), &[secret])
             .is_ok()
     );
-    in_file(include_bytes!("../../tests/keys/ec.pub.pem")).unwrap();
+    let ec = in_file(include_bytes!("../../tests/keys/ec.pub.pem")).unwrap();
     let ed = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEA/7GYvOcco0AlgLbUbWETN5QLT3DaUpVQ6X1yOxHTvMg=\n-----END PUBLIC KEY-----\n";
-    in_file(ed.as_bytes()).unwrap();
+    let ed = in_file(ed.as_bytes()).unwrap();
+    assert_eq!(
+        (ec.algorithm, ed.algorithm),
+        (Algorithm::ES256, Algorithm::EdDSA)
+    );
     for bad in [&b"short"[..], b"", b"-----BEGIN NOTHING-----"] {
         in_file(bad).err().unwrap();
     }
