@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use serde_json::{Value, json};
 use tokio::sync::{mpsc, watch};
+use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
 use super::lines::{Input, Level, Line, Lines};
@@ -35,6 +36,10 @@ const BUSY: Duration = Duration::from_secs(1);
 
 /// Commands of one user that may wait for each one that runs: a script piped in is no flood.
 const WAITING: usize = 15;
+
+/// Commands started before those started have a turn: the first are on their way to their servers while
+/// the last are still being read.
+const BURST: usize = 8;
 
 /// How much later than its deadline a command is answered for an action that overran it.
 const OVERRUN: Duration = Duration::from_secs(1);
@@ -170,7 +175,7 @@ impl<P: Perform> Daemon<P> {
 
     async fn read(&mut self) -> Ending {
         loop {
-            if self.start_backlog() {
+            if self.start_backlog().await {
                 return Ending::Exit;
             }
             match self.next(None).await {
@@ -207,7 +212,7 @@ impl<P: Perform> Daemon<P> {
     /// Whether everything was answered by its own end before `until`.
     async fn drain(&mut self, until: Instant) -> Result<bool, Ending> {
         loop {
-            if self.start_backlog() {
+            if self.start_backlog().await {
                 self.is_ending = true;
             }
             if self.backlog.is_empty() && self.tasks.count() == 0 {
@@ -304,10 +309,15 @@ impl<P: Perform> Daemon<P> {
     }
 
     /// Starts what there is room for. Returns whether an `exit` was among it; what stands behind it is refused.
-    fn start_backlog(&mut self) -> bool {
+    async fn start_backlog(&mut self) -> bool {
+        let mut started = 0;
         while self.has_room()
             && let Some(line) = self.backlog.pop_front()
         {
+            started += 1;
+            if started % BURST == 0 {
+                yield_now().await;
+            }
             self.note_queued();
             if self.start(line) {
                 self.is_ending = true;
