@@ -237,6 +237,13 @@ fn without_a_good_bearer_nothing_is_said() {
         said.push(body);
     }
     assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
+    // Nor is what they send read.
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let text = format!("{PATH}\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+    stream.write_all(text.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).expect("it answers at once");
+    assert_eq!(&start, b"HTTP/1.1 401");
     // A token in the url is none.
     let query = format!("POST /internal/mcp/config?access_token={good}&token={service} HTTP/1.1");
     assert_eq!(http(address, &query, r#"{"user_id":"ann"}"#).0, 401);
