@@ -492,6 +492,40 @@ fn what_clients_may_take_is_bounded() {
 }
 
 #[test]
+fn whoever_does_not_read_an_answer_loses_the_connection() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    let token = store(&ground, &database.url, &["token", "add", "daemons"], "");
+    // More than the buffers between two sockets hold.
+    for at in 0..12 {
+        let row =
+            json!({"name": format!("s{at}"), "command": "x", "description": "d".repeat(1_000_000)});
+        let row = row.to_string();
+        store(
+            &ground,
+            &database.url,
+            &["server", "add", "--json", "-"],
+            &row,
+        );
+    }
+    let settings = [
+        ("server_max_connections", "1"),
+        ("server_request_timeout", "2s"),
+    ];
+    let server = ConfigServer::start(&ground, &database.url, &settings);
+    let mut lazy = TcpStream::connect(server.address()).expect("it listens");
+    let text = format!(
+        "{PATH}\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    lazy.write_all(text.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    lazy.read_exact(&mut start).expect("it answers");
+    assert_eq!(&start, b"HTTP/1.1 200");
+    assert_eq!(http(server.address(), "GET /health HTTP/1.1", "").0, 200);
+    drop(lazy);
+}
+
+#[test]
 fn a_daemon_speaks_tls_with_a_server_whose_certificate_it_knows() {
     let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
     let ground = Ground::new();

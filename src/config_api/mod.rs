@@ -141,7 +141,9 @@ async fn answer_for(api: &Api, question: extract::Request) -> Result<Response, R
         return Ok(answer(StatusCode::OK, "success".to_owned(), data));
     }
     let tag = api.store.etag(user.as_deref(), &rows);
-    let mut response = match is_at_hand(&headers, &tag) {
+    let is_at_hand = is_at_hand(&headers, &tag);
+    tracing::debug!(user, unchanged = is_at_hand, "answered");
+    let mut response = match is_at_hand {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => answer(StatusCode::OK, "success".to_owned(), show(&api.store, rows)),
     };

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Ground, TAG, wait_for};
+use super::{Ground, PATIENCE, TAG, wait_for};
 
 /// The key that all machines of a fleet share.
 pub const STORE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -102,6 +102,7 @@ impl Drop for ConfigServer {
 /// One HTTP request over a connection of its own; status, headers and body.
 pub fn http(address: &str, head: &str, body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let length = body.len();
     let text = format!(
         "{head}\r\nHost: fleet\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
