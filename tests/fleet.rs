@@ -752,6 +752,60 @@ fn a_killed_config_server_costs_warm_users_nothing() {
 }
 
 #[test]
+fn servers_that_end_behind_a_balancer_cost_no_command() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    ground.set("config_ttl", "0s");
+    define(&ground, &database.url, "books");
+    let users: Vec<String> = (0..5).map(|at| format!("user-{at}")).collect();
+    for user in &users {
+        set(&ground, &database.url, user, "books", user);
+    }
+    let token = store(&ground, &database.url, &["token", "add", "daemons"], "");
+    let mut servers = vec![
+        ConfigServer::start(&ground, &database.url, &[]),
+        ConfigServer::start(&ground, &database.url, &[]),
+    ];
+    let addresses: Vec<String> = servers
+        .iter()
+        .map(|server| server.address().to_owned())
+        .collect();
+    let balancer = Proxy::between(addresses.clone());
+    let base = format!("http://127.0.0.1:{}", balancer.port);
+    let mut daemon = daemon_of(&ground, &base, &token);
+    // Killed, and ended in peace; each is there again before the next one goes.
+    for (turn, signal) in [Signal::KILL, Signal::TERM, Signal::KILL, Signal::TERM]
+        .into_iter()
+        .enumerate()
+    {
+        let params = call("books", "whoami", json!({"turn": turn}));
+        let tasks: Vec<_> = (0..60)
+            .map(|at| {
+                if at == 30 {
+                    servers[0].signal(signal);
+                }
+                let user = json!({"userId": users[at % users.len()]});
+                daemon.command(json!({"command": "invoke", "params": params, "user": user}))
+            })
+            .collect();
+        for (task, user) in tasks.iter().zip(users.iter().cycle()) {
+            assert_eq!(daemon.answer(task).content(), user);
+        }
+        let mut ended = servers.remove(0);
+        let address = ended.address().to_owned();
+        assert_eq!(ended.ended(), signal == Signal::TERM);
+        servers.push(ConfigServer::start(
+            &ground,
+            &database.url,
+            &[("server_listen", &address)],
+        ));
+    }
+    let log = daemon.stderr();
+    assert!(!log.contains("going on with what it last said"), "{log}");
+    daemon.finish();
+}
+
+#[test]
 fn a_server_whose_settings_are_wrong_says_which_and_does_not_start() {
     let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
     let ground = Ground::new();

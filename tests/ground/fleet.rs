@@ -136,6 +136,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(target: String) -> Self {
+        Self::between(vec![target])
+    }
+
+    /// Takes the targets in turn, and the next one where one does not listen: a balancer.
+    pub fn between(targets: Vec<String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
@@ -144,11 +149,14 @@ impl Proxy {
         };
         let (is_cut, open) = (proxy.is_cut.clone(), proxy.open.clone());
         std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
+            for (turn, near) in listener.incoming().map_while(Result::ok).enumerate() {
                 if is_cut.load(Ordering::SeqCst) {
                     continue;
                 }
-                let far = TcpStream::connect(&target).expect("the target listens");
+                let mut in_turn = targets.iter().cycle().skip(turn).take(targets.len());
+                let Some(far) = in_turn.find_map(|target| TcpStream::connect(target).ok()) else {
+                    continue;
+                };
                 let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
                 open.lock()
                     .expect("unpoisoned")
