@@ -6,7 +6,9 @@ mod ground;
 #[path = "keys/sign.rs"]
 mod sign;
 
-use databases::TestDatabase;
+use std::process::Command;
+
+use databases::{Kind, TestDatabase};
 use ground::fleet::{ConfigServer, on_store};
 use ground::{Answer, Daemon, Fake, Ground, Row, call};
 use serde_json::{Value, json};
@@ -15,6 +17,8 @@ use sign::{SECRET, Signer, in_seconds};
 /// Where definitions and credentials are kept.
 enum Plane {
     Embedded,
+    /// The daemon's own store, on a database that others could share.
+    Shared(TestDatabase),
     Fleet(Box<(ConfigServer, TestDatabase)>),
     Host,
 }
@@ -45,7 +49,11 @@ fn stages() -> Vec<Stage> {
         Stage { plane, ground }
     });
     let own = [stage(Plane::Embedded), stage(Plane::Host)];
-    own.into_iter().chain(fleets).collect()
+    let shared = [Kind::MySql, Kind::Postgres]
+        .into_iter()
+        .filter_map(TestDatabase::new)
+        .map(|database| stage(Plane::Shared(database)));
+    own.into_iter().chain(shared).chain(fleets).collect()
 }
 
 impl Stage {
@@ -53,18 +61,25 @@ impl Stage {
         match &self.plane {
             Plane::Embedded => "embedded".to_owned(),
             Plane::Host => "host".to_owned(),
+            Plane::Shared(database) => format!("store on {:?}", database.kind),
             Plane::Fleet(fleet) => format!("config server on {:?}", fleet.1.kind),
         }
     }
 
     /// The command line on this plane's store.
     fn store(&self, arguments: &[&str], input: &str) {
-        let mut command = self.ground.embedded_command();
-        if let Plane::Fleet(fleet) = &self.plane {
-            command = on_store(command, &fleet.1.url);
-        }
+        let mut command = self.on_own_store();
         command.args(arguments);
         self.ground.run(command, input);
+    }
+
+    fn on_own_store(&self) -> Command {
+        let command = self.ground.embedded_command();
+        match &self.plane {
+            Plane::Fleet(fleet) => on_store(command, &fleet.1.url),
+            Plane::Shared(database) => on_store(command, &database.url),
+            Plane::Embedded | Plane::Host => command,
+        }
     }
 
     fn is_host(&self) -> bool {
@@ -117,7 +132,7 @@ impl Stage {
 
     fn daemon(&self) -> Daemon {
         let command = match &self.plane {
-            Plane::Embedded => self.ground.embedded_command(),
+            Plane::Embedded | Plane::Shared(_) => self.on_own_store(),
             Plane::Host => self.ground.command(),
             Plane::Fleet(fleet) => {
                 let mut command = self.ground.embedded_command();

@@ -237,6 +237,13 @@ fn without_a_good_bearer_nothing_is_said() {
         said.push(body);
     }
     assert!(said.iter().all(|one| *one == said[0]), "{said:?}");
+    // Nor is what they send read.
+    let mut stream = TcpStream::connect(address).expect("it listens");
+    let text = format!("{PATH}\r\nHost: x\r\nContent-Length: 1000\r\n\r\n");
+    stream.write_all(text.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    stream.read_exact(&mut start).expect("it answers at once");
+    assert_eq!(&start, b"HTTP/1.1 401");
     // A token in the url is none.
     let query = format!("POST /internal/mcp/config?access_token={good}&token={service} HTTP/1.1");
     assert_eq!(http(address, &query, r#"{"user_id":"ann"}"#).0, 401);
@@ -485,6 +492,40 @@ fn what_clients_may_take_is_bounded() {
 }
 
 #[test]
+fn whoever_does_not_read_an_answer_loses_the_connection() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    let token = store(&ground, &database.url, &["token", "add", "daemons"], "");
+    // More than the buffers between two sockets hold.
+    for at in 0..12 {
+        let row =
+            json!({"name": format!("s{at}"), "command": "x", "description": "d".repeat(1_000_000)});
+        let row = row.to_string();
+        store(
+            &ground,
+            &database.url,
+            &["server", "add", "--json", "-"],
+            &row,
+        );
+    }
+    let settings = [
+        ("server_max_connections", "1"),
+        ("server_request_timeout", "2s"),
+    ];
+    let server = ConfigServer::start(&ground, &database.url, &settings);
+    let mut lazy = TcpStream::connect(server.address()).expect("it listens");
+    let text = format!(
+        "{PATH}\r\nHost: x\r\nAuthorization: Bearer {token}\r\nContent-Length: 2\r\n\r\n{{}}"
+    );
+    lazy.write_all(text.as_bytes()).expect("it reads");
+    let mut start = [0; 12];
+    lazy.read_exact(&mut start).expect("it answers");
+    assert_eq!(&start, b"HTTP/1.1 200");
+    assert_eq!(http(server.address(), "GET /health HTTP/1.1", "").0, 200);
+    drop(lazy);
+}
+
+#[test]
 fn a_daemon_speaks_tls_with_a_server_whose_certificate_it_knows() {
     let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
     let ground = Ground::new();
@@ -707,6 +748,60 @@ fn a_killed_config_server_costs_warm_users_nothing() {
     let again = ConfigServer::start(&ground, &database.url, &[("server_listen", &address)]);
     assert_eq!(whoami(&mut daemon, "bob").content(), "bob");
     drop(again);
+    daemon.finish();
+}
+
+#[test]
+fn servers_that_end_behind_a_balancer_cost_no_command() {
+    let database = TestDatabase::new(Kind::Sqlite).expect("SQLite is always there");
+    let ground = Ground::new();
+    ground.set("config_ttl", "0s");
+    define(&ground, &database.url, "books");
+    let users: Vec<String> = (0..5).map(|at| format!("user-{at}")).collect();
+    for user in &users {
+        set(&ground, &database.url, user, "books", user);
+    }
+    let token = store(&ground, &database.url, &["token", "add", "daemons"], "");
+    let mut servers = vec![
+        ConfigServer::start(&ground, &database.url, &[]),
+        ConfigServer::start(&ground, &database.url, &[]),
+    ];
+    let addresses: Vec<String> = servers
+        .iter()
+        .map(|server| server.address().to_owned())
+        .collect();
+    let balancer = Proxy::between(addresses.clone());
+    let base = format!("http://127.0.0.1:{}", balancer.port);
+    let mut daemon = daemon_of(&ground, &base, &token);
+    // Killed, and ended in peace; each is there again before the next one goes.
+    for (turn, signal) in [Signal::KILL, Signal::TERM, Signal::KILL, Signal::TERM]
+        .into_iter()
+        .enumerate()
+    {
+        let params = call("books", "whoami", json!({"turn": turn}));
+        let tasks: Vec<_> = (0..60)
+            .map(|at| {
+                if at == 30 {
+                    servers[0].signal(signal);
+                }
+                let user = json!({"userId": users[at % users.len()]});
+                daemon.command(json!({"command": "invoke", "params": params, "user": user}))
+            })
+            .collect();
+        for (task, user) in tasks.iter().zip(users.iter().cycle()) {
+            assert_eq!(daemon.answer(task).content(), user);
+        }
+        let mut ended = servers.remove(0);
+        let address = ended.address().to_owned();
+        assert_eq!(ended.ended(), signal == Signal::TERM);
+        servers.push(ConfigServer::start(
+            &ground,
+            &database.url,
+            &[("server_listen", &address)],
+        ));
+    }
+    let log = daemon.stderr();
+    assert!(!log.contains("going on with what it last said"), "{log}");
     daemon.finish();
 }
 

@@ -11,6 +11,8 @@ use crate::model::settings::ServerSettings;
 
 /// Said to whoever is refused, whatever the reason was.
 const UNAUTHORIZED: &str = "the bearer token is missing, expired or not valid";
+/// Said to whoever has not shown a token yet.
+pub(super) const UNAVAILABLE: &str = "the store cannot be read";
 const FORBIDDEN: &str = "this token does not speak for that user";
 
 /// Looks at the bearer of every request.
@@ -38,7 +40,10 @@ impl Principal {
         match (self, user) {
             (Self::Service | Self::Admin, _) => Ok(()),
             (Self::User(claims), Some(user)) if claims.is_of(user) => Ok(()),
-            (Self::User(_), _) => Err(Refusal(StatusCode::FORBIDDEN, FORBIDDEN.to_owned())),
+            (Self::User(_), _) => {
+                tracing::info!(user, "a user's token was refused for another user");
+                Err(Refusal(StatusCode::FORBIDDEN, FORBIDDEN.to_owned()))
+            }
         }
     }
 }
@@ -91,8 +96,8 @@ impl Guard {
         if token.starts_with(tokens::PREFIX) {
             let known = self.store.check_token(token).await;
             let known = known.map_err(|error| {
-                let message = format!("the store cannot be read: {error}");
-                Refusal(StatusCode::SERVICE_UNAVAILABLE, message)
+                tracing::warn!("the store cannot be read: {error}");
+                Refusal(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE.to_owned())
             })?;
             return match known {
                 Some(token) if token.is_admin => Ok(Principal::Admin),

@@ -20,7 +20,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
 use axum::body::{Body, Bytes};
-use axum::extract::State;
+use axum::extract::{self, FromRequest, State};
 use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
@@ -112,20 +112,23 @@ struct CredentialRow {
     fault: Option<String>,
 }
 
-async fn config(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Response {
-    match answer_for(&api, &headers, &body).await {
+async fn config(State(api): State<Api>, question: extract::Request) -> Response {
+    match answer_for(&api, question).await {
         Ok(response) => response,
         Err(Refusal(status, message)) => refuse(status, message),
     }
 }
 
-/// Who asks is looked at first: to others nothing is said, not even what they did wrong.
-async fn answer_for(api: &Api, headers: &HeaderMap, body: &Bytes) -> Result<Response, Refusal> {
+/// Who asks is looked at first: of others nothing is read, and they are not told what they did wrong.
+async fn answer_for(api: &Api, question: extract::Request) -> Result<Response, Refusal> {
     let principal = match &api.guard {
-        Some(guard) => Some(guard.admit(headers).await?),
+        Some(guard) => Some(guard.admit(question.headers()).await?),
         None => None,
     };
-    let request: Request = serde_json::from_slice(body)
+    let headers = question.headers().clone();
+    let body = Bytes::from_request(question, &()).await;
+    let body = body.map_err(|error| Refusal(error.status(), error.body_text()))?;
+    let request: Request = serde_json::from_slice(&body)
         .map_err(|error| Refusal(StatusCode::BAD_REQUEST, error.to_string()))?;
     let user = request.user_id.filter(|user| !user.is_empty());
     if let Some(principal) = principal {
@@ -138,7 +141,9 @@ async fn answer_for(api: &Api, headers: &HeaderMap, body: &Bytes) -> Result<Resp
         return Ok(answer(StatusCode::OK, "success".to_owned(), data));
     }
     let tag = api.store.etag(user.as_deref(), &rows);
-    let mut response = match is_at_hand(headers, &tag) {
+    let is_at_hand = is_at_hand(&headers, &tag);
+    tracing::debug!(user, unchanged = is_at_hand, "answered");
+    let mut response = match is_at_hand {
         true => StatusCode::NOT_MODIFIED.into_response(),
         false => answer(StatusCode::OK, "success".to_owned(), show(&api.store, rows)),
     };

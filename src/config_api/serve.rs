@@ -31,7 +31,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 use tower::ServiceExt;
 
-use super::guard::Guard;
+use super::guard::{Guard, UNAVAILABLE};
 use super::store::Store;
 use super::{Api, routes};
 use crate::model::error::{ErrorCode, Failure};
@@ -152,6 +152,9 @@ impl ConfigServer {
         let patience = self.settings.request_timeout;
         async move {
             let _ = stream.set_nodelay(true);
+            // For an answer that is not read.
+            let unread = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, unread);
             let Some(tls) = tls else {
                 return exchange(stream, router, patience, ending).await;
             };
@@ -229,7 +232,10 @@ async fn ready(State(watch): State<Watch>) -> Response {
     }
     match watch.store.is_reachable().await {
         Ok(()) => "ready".into_response(),
-        Err(failure) => (StatusCode::SERVICE_UNAVAILABLE, failure.message).into_response(),
+        Err(failure) => {
+            tracing::warn!("not ready: {failure}");
+            (StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE).into_response()
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
-use super::{Ground, TAG, wait_for};
+use super::{Ground, PATIENCE, TAG, wait_for};
 
 /// The key that all machines of a fleet share.
 pub const STORE_KEY: &str = "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef";
@@ -102,6 +102,7 @@ impl Drop for ConfigServer {
 /// One HTTP request over a connection of its own; status, headers and body.
 pub fn http(address: &str, head: &str, body: &str) -> (u16, String, String) {
     let mut stream = TcpStream::connect(address).expect("it listens");
+    stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
     let length = body.len();
     let text = format!(
         "{head}\r\nHost: fleet\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
@@ -135,6 +136,11 @@ pub struct Proxy {
 
 impl Proxy {
     pub fn to(target: String) -> Self {
+        Self::between(vec![target])
+    }
+
+    /// Takes the targets in turn, and the next one where one does not listen: a balancer.
+    pub fn between(targets: Vec<String>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
         let proxy = Self {
             port: listener.local_addr().expect("an address").port(),
@@ -143,11 +149,14 @@ impl Proxy {
         };
         let (is_cut, open) = (proxy.is_cut.clone(), proxy.open.clone());
         std::thread::spawn(move || {
-            for near in listener.incoming().map_while(Result::ok) {
+            for (turn, near) in listener.incoming().map_while(Result::ok).enumerate() {
                 if is_cut.load(Ordering::SeqCst) {
                     continue;
                 }
-                let far = TcpStream::connect(&target).expect("the target listens");
+                let mut in_turn = targets.iter().cycle().skip(turn).take(targets.len());
+                let Some(far) = in_turn.find_map(|target| TcpStream::connect(target).ok()) else {
+                    continue;
+                };
                 let clone = |stream: &TcpStream| stream.try_clone().expect("a descriptor");
                 open.lock()
                     .expect("unpoisoned")
