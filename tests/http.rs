@@ -184,6 +184,34 @@ fn a_lost_session_is_opened_again_and_the_call_sent_once_more() {
 }
 
 #[test]
+fn a_session_that_is_lost_amid_its_handshake_is_opened_once_more() {
+    let ground = Ground::new();
+    let gone =
+        json!([{"do": "forget"}, {"do": "http", "status": 404, "body": "Session not found"}]);
+    let once = json!({"times": 1, "steps": gone});
+    let books = ground.http(
+        "books",
+        json!({"on": {"notifications/initialized": once}}),
+        |_| {},
+    );
+    let films = ground.http(
+        "films",
+        json!({"on": {"notifications/initialized": gone}}),
+        |_| {},
+    );
+    let mut daemon = ground.daemon();
+    daemon.ask("alice", call("books", "echo", json!({}))).ok();
+    assert_eq!(books.requests("initialize"), 2);
+
+    let lost = daemon.ask("alice", call("films", "echo", json!({})));
+    let details = lost.failure("session_lost");
+    assert_eq!(details["phase"], "initialize", "{}", lost.text);
+    assert_eq!(details["outcome"], "not_sent", "{}", lost.text);
+    assert_eq!(films.requests("initialize"), 2, "not for ever");
+    daemon.finish();
+}
+
+#[test]
 fn a_session_that_is_lost_for_ever_is_given_up() {
     let ground = Ground::new();
     let gone = json!([{"do": "http", "status": 404, "body": "Session not found"}]);

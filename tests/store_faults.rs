@@ -117,6 +117,24 @@ async fn a_full_disk_refuses_a_change_in_words_and_reads_go_on() {
     assert_sound(&ground).await;
 }
 
+#[tokio::test]
+async fn a_log_that_is_deleted_takes_no_change_along() {
+    let ground = ground();
+    let mut running = daemon(&ground);
+    assert_eq!(key_in_force(&mut running), "first");
+    assert!(set(ground.embedded_command(), "second").status.success());
+    std::fs::remove_file(ground.data_dir().join("mcp-client.db-wal")).expect("there is a log");
+    assert_eq!(key_in_force(&mut running), "second");
+    assert!(set(ground.embedded_command(), "third").status.success());
+    assert_eq!(key_in_force(&mut running), "third");
+    running.finish();
+
+    assert_sound(&ground).await;
+    let mut next = daemon(&ground);
+    assert_eq!(key_in_force(&mut next), "third");
+    next.finish();
+}
+
 /// Of a change, from its start to its end, at which it is killed.
 const MOMENTS: u32 = 60;
 

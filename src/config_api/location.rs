@@ -59,6 +59,8 @@ impl Location {
                 let options = SqliteConnectOptions::new()
                     .filename(path)
                     .busy_timeout(BUSY_TIMEOUT)
+                    // Changes are rare: each goes on to the file itself, which can then do without its log.
+                    .pragma("wal_autocheckpoint", "1")
                     .foreign_keys(true);
                 let pool = SqlitePoolOptions::new()
                     .max_connections(1)

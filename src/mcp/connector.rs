@@ -74,6 +74,13 @@ struct Refused {
     is_final: bool,
 }
 
+impl Refused {
+    /// Whether the server had answered and then did not take what ends the handshake.
+    fn broke_off(&self) -> bool {
+        self.failure.code == ErrorCode::SessionLost
+    }
+}
+
 impl Connector {
     pub fn new(settings: &Settings, redactor: Redactor) -> Self {
         Self {
@@ -161,7 +168,14 @@ impl Connector {
                 self.over_stdio(target, program, era, give_up).await
             }
             Launch::Http { url, headers } => {
-                self.over_http(target, url, headers, era, give_up).await
+                let first = self.over_http(target, url, headers, era, give_up).await;
+                match first {
+                    // It may have forgotten the session that it had just opened.
+                    Err(refused) if refused.broke_off() => {
+                        self.over_http(target, url, headers, era, give_up).await
+                    }
+                    outcome => outcome,
+                }
             }
         }
     }
@@ -450,6 +464,10 @@ fn explain(
                 ended.unwrap_or_default()
             );
             (Failure::new(ErrorCode::ConnectFailed, text), false)
+        }
+        (Some(Answer::Result(_)), Some(ClientInitializeError::TransportError { .. })) => {
+            let text = format!("it answered `{method}`, and then lost or refused the session");
+            (Failure::new(ErrorCode::SessionLost, text), false)
         }
         (Some(_), Some(_)) => {
             let text = format!("its answer to `{method}` is not one of MCP");

@@ -123,7 +123,7 @@ fn post(server: &Arc<Server>, head: &Head, body: &[u8], exchange: &Arc<Exchange>
     let is_request = message.id.is_some() && method.is_some();
     let wire: Arc<dyn Wire> = Arc::clone(exchange) as Arc<dyn Wire>;
     server.take(body, &wire);
-    if !is_request {
+    if !is_request && !exchange.state.lock().expect("unpoisoned").done {
         exchange.response(202, &[], "");
     }
 }
