@@ -206,7 +206,7 @@ impl Rig {
 
     /// Lets everything run that does not wait for a gate or the clock.
     async fn settle(&self) {
-        for _ in 0..100 {
+        for _ in 0..1_000 {
             tokio::task::yield_now().await;
         }
     }
