@@ -31,6 +31,7 @@ fn main() {
     unpinned(&ground);
     large(&ground);
     at_once(&ground);
+    connections(&ground);
     // Last, for it binds this process, and so all it starts from here on.
     pin();
     let http = Listening::start(&mut this_program("--echo-http"));
@@ -76,8 +77,10 @@ impl Ground {
             &json!({"name": "echo", "command": echo, "args": ["--echo-stdio"], "is_public": true}),
         );
         let url = format!("http://127.0.0.1:{http}/mcp");
-        ground
-            .add(&json!({"name": "far", "transport_type": "http", "url": url, "is_public": true}));
+        for (name, is_public) in [("far", true), ("own-far", false)] {
+            ground.add(&json!({"name": name, "transport_type": "http", "url": url, "is_public": is_public}));
+        }
+        ground.add(&json!({"name": "own", "command": echo, "args": ["--echo-stdio"]}));
         ground
     }
 
@@ -379,35 +382,59 @@ fn at_once(ground: &Ground) {
     println!("\n64 calls of 20 ms at once");
     let call = json!({"name": "sleep", "arguments": {"ms": 20}});
     let body = direct(1, &call);
+    let mut floor = ground.floor();
+    let all: Vec<u8> = (0..64).flat_map(|id| direct(id, &call)).collect();
+    let over_stdio = best_of_five(|| sixty_four(&mut floor, &all));
+    floor.end();
     let mut floor = Http::connect(ground.http, 64);
-    let best = best_of_five(|| {
+    let over_http = best_of_five(|| {
         (0..64).for_each(|connection| floor.send(connection, &body));
         (0..64).for_each(|connection| floor.read(connection));
     });
-    show(
-        "direct over HTTP, share of the ideal",
-        0.020 / best,
-        "",
-        "",
-        "",
-    );
-    for server in ["echo", "far"] {
+    for (server, direct) in [("echo", over_stdio), ("far", over_http)] {
+        let ideal = format!("direct, share of the ideal ({server})");
+        show(&ideal, 0.020 / direct, "", "", "");
         let mut daemon = ground.warm(server);
-        let mut burst = Vec::new();
-        (0..64).for_each(|id| burst.extend_from_slice(&through(id, server, "mcp", &call)));
-        let best = best_of_five(|| {
-            daemon.send(&burst);
-            for _ in 0..64 {
-                daemon.skip();
+        let all: Vec<u8> = (0..64)
+            .flat_map(|id| through(id, server, "mcp", &call))
+            .collect();
+        let best = best_of_five(|| sixty_four(&mut daemon, &all));
+        let share = format!("share of direct ({server})");
+        show(&share, direct / best, "", "0.95", "0.98");
+        daemon.end();
+    }
+}
+
+fn sixty_four(lines: &mut Lines, all: &[u8]) {
+    lines.send(all);
+    for _ in 0..64 {
+        lines.skip();
+    }
+}
+
+/// What a connection of one more user costs.
+fn connections(ground: &Ground) {
+    const USERS: usize = 100;
+    println!("\nmemory of {USERS} more connections, each");
+    for (server, must, aim) in [("own", "30", "20"), ("own-far", "75", "40")] {
+        let mut daemon = ground.daemon();
+        let mut connect = |users: std::ops::Range<usize>| {
+            for user in users {
+                let line = String::from_utf8(through(user, server, "mcp", &small()));
+                let line = line.expect("UTF-8");
+                daemon.send(
+                    line.replace(r#""userId":"u""#, &format!(r#""userId":"u{user}""#))
+                        .as_bytes(),
+                );
+                let answer = String::from_utf8(daemon.read()).expect("UTF-8");
+                assert!(answer.contains(r#""success":true"#), "{answer}");
             }
-        });
-        show(
-            &format!("share of the ideal ({server})"),
-            0.020 / best,
-            "",
-            "0.95",
-            "0.98",
-        );
+            daemon.memory("VmRSS:")
+        };
+        let before = connect(0..20);
+        let after = connect(20..20 + USERS);
+        let each = (after - before) * 1024.0 / USERS as f64;
+        show(server, each, "KB", must, aim);
         daemon.end();
     }
 }

@@ -17,6 +17,7 @@ pub(super) enum Line {
 pub(super) struct Splitter {
     max: usize,
     buffer: BytesMut,
+    chunk: usize,
     /// How much of the buffer is known to hold no line break.
     searched: usize,
     discarding: Option<Discarding>,
@@ -24,24 +25,32 @@ pub(super) struct Splitter {
 }
 
 impl Splitter {
+    /// What a pipe holds.
     const CHUNK: usize = 64 * 1024;
+    /// What a quiet server needs.
+    const LEAST: usize = 4 * 1024;
 
     /// `max`: the longest line, in bytes.
     pub(super) fn new(max: usize) -> Self {
         Self {
             max,
             buffer: BytesMut::new(),
+            chunk: Self::LEAST,
             searched: 0,
             discarding: None,
             ended: false,
         }
     }
 
-    /// Where the next bytes go.
+    /// Where the next bytes go: as many as the last ones filled, and more where they left nothing.
     pub(super) fn room(&mut self) -> &mut BytesMut {
+        let free = self.buffer.capacity() - self.buffer.len();
+        if free == 0 {
+            self.chunk = (4 * self.chunk).min(Self::CHUNK);
+        }
         // Doubling while a long line grows keeps the copying linear; short lines use up what is there.
-        if self.buffer.capacity() - self.buffer.len() < Self::CHUNK / 4 {
-            self.buffer.reserve(Self::CHUNK.max(self.buffer.len()));
+        if free < self.chunk / 4 {
+            self.buffer.reserve(self.chunk.max(self.buffer.len()));
         }
         &mut self.buffer
     }

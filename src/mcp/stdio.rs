@@ -31,7 +31,7 @@ const MAX_UNHEARD: usize = 16;
 pub(super) struct StdioTransport {
     tap: Arc<Tap>,
     outbox: Arc<Outbox>,
-    heard: mpsc::Receiver<ServerJsonRpcMessage>,
+    heard: mpsc::Receiver<Box<ServerJsonRpcMessage>>,
     alive: watch::Receiver<bool>,
 }
 
@@ -92,7 +92,7 @@ impl Transport<RoleClient> for StdioTransport {
     }
 
     async fn receive(&mut self) -> Option<ServerJsonRpcMessage> {
-        self.heard.recv().await
+        self.heard.recv().await.map(|message| *message)
     }
 
     async fn close(&mut self) -> Result<(), io::Error> {
@@ -113,7 +113,7 @@ struct Reader {
     tap: Arc<Tap>,
     lines: LineReader,
     pretty: Option<BytesMut>,
-    heard: mpsc::Sender<ServerJsonRpcMessage>,
+    heard: mpsc::Sender<Box<ServerJsonRpcMessage>>,
     alive: watch::Sender<bool>,
 }
 
@@ -136,7 +136,7 @@ impl Reader {
                 }
             }
             for message in out.drain(..) {
-                let _ = self.heard.send(message).await;
+                let _ = self.heard.send(Box::new(message)).await;
             }
             self.alive
                 .send_if_modified(|alive| !std::mem::replace(alive, true));

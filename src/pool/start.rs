@@ -36,7 +36,8 @@ impl<C: Connect> Pool<C> {
             outcome,
             mut held,
         } = order;
-        let started = AssertUnwindSafe(self.start(&target)).catch_unwind();
+        // Boxed: the task lives as long as the connection, and is to hold nothing of its start.
+        let started = AssertUnwindSafe(self.start(&target).boxed()).catch_unwind();
         let started = tokio::select! {
             biased;
             _ = &mut held => return,
