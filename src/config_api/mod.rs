@@ -7,7 +7,9 @@ mod guard;
 mod inspect;
 mod jwks;
 mod jwt;
+mod keyring;
 mod location;
+mod rotate;
 mod schema;
 mod serve;
 mod store;
@@ -30,6 +32,7 @@ use tower::ServiceExt;
 
 pub use edit::{Owner, check_server};
 pub use inspect::{Inspection, inspect};
+pub use rotate::{KeyUse, new_key};
 pub use serve::ConfigServer;
 pub use store::{ServerRow, Store};
 pub use wal::Mark;
