@@ -29,7 +29,7 @@ const MAX_CHANGES: usize = 3;
 
 /// Every action, over a directory and the connections it leads to.
 pub struct Actions<C: Connect = Connector, D = Directory> {
-    directory: D,
+    pub(super) directory: D,
     pub(super) pool: Arc<Pool<C>>,
     pub(super) catalogs: Arc<Catalogs>,
     pub(super) redactor: Redactor,
@@ -297,6 +297,7 @@ where
             }
             Action::Init => Box::pin(self.init(context)).await,
             Action::Shutdown { force } => Box::pin(self.shutdown(force, context)).await,
+            Action::Credentials(action) => Box::pin(self.credentials(action, context)).await,
         }
     }
 }
