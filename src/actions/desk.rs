@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::budget::Budget;
 use super::listing::Listings;
+use super::revision::Revisions;
 use super::seams::{CallTools, Snapshots};
 use super::view::{News, View, Views};
 use super::{Action, Census, Context, Figures, Perform, Trail};
@@ -34,6 +35,7 @@ pub struct Actions<C: Connect = Connector, D = Directory> {
     pub(super) catalogs: Arc<Catalogs>,
     pub(super) redactor: Redactor,
     pub(super) listings: Listings,
+    pub(super) revisions: Revisions,
     pub(super) retries: Budget,
     views: Views,
     pub(super) naming: Naming,
@@ -92,6 +94,7 @@ where
             catalogs: Arc::new(Catalogs::new()),
             redactor,
             listings: Listings::default(),
+            revisions: Revisions::default(),
             retries: Budget::new(),
             views: Views::default(),
             naming: settings.daemon.naming,
@@ -279,8 +282,13 @@ where
         match action {
             Action::CallTool(call) => self.call_tool(call, context).await,
             // The others are boxed, as all that is rare: what every call holds and moves about stays small.
-            Action::ListTools { servers, refresh } => {
-                Box::pin(self.list_tools(servers, refresh, context)).await
+            Action::ListTools {
+                servers,
+                refresh,
+                if_revision,
+            } => {
+                let listed = Box::pin(self.list_tools(servers, refresh, context)).await?;
+                self.answer_list(listed, if_revision.as_deref(), context)
             }
             Action::ListServers => Box::pin(self.list_servers(context)).await,
             Action::ConnectServer { server_name } => {

@@ -9,6 +9,7 @@ mod desk;
 mod listing;
 mod members;
 mod params;
+mod revision;
 mod route;
 mod seams;
 mod servers;
@@ -45,14 +46,28 @@ pub use trail::{Subject, Trail};
 /// A command's action, its params read and checked.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    ListTools { servers: Servers, refresh: bool },
+    ListTools {
+        servers: Servers,
+        refresh: bool,
+        /// The list that the host has: only what differs is answered.
+        if_revision: Option<Arc<str>>,
+    },
     CallTool(CallTool),
     ListServers,
-    ConnectServer { server_name: Arc<str> },
-    DisconnectServer { server_name: Arc<str>, force: bool },
-    RefreshTools { server_name: Option<Arc<str>> },
+    ConnectServer {
+        server_name: Arc<str>,
+    },
+    DisconnectServer {
+        server_name: Arc<str>,
+        force: bool,
+    },
+    RefreshTools {
+        server_name: Option<Arc<str>>,
+    },
     Init,
-    Shutdown { force: bool },
+    Shutdown {
+        force: bool,
+    },
     Credentials(CredentialAction),
 }
 
@@ -105,6 +120,7 @@ impl Action {
             "list_tools" => Self::ListTools {
                 servers: Servers::read(&params)?,
                 refresh: params.flag("refresh")?,
+                if_revision: params.text("if_revision")?,
             },
             "call_tool" => Self::CallTool(CallTool::read(&params)?),
             "list_servers" => Self::ListServers,
