@@ -49,7 +49,12 @@ const PATHS: &[(&str, &[&str])] = &[
     ("todo!", &[]),
 ];
 const ENVIRONMENT: &[&str] = &["model/settings", "cli/demo_tools.rs"];
-const PROCESSES: &[&str] = &["mcp/", "cli/guardian.rs", "cli/transcript/"];
+const PROCESSES: &[&str] = &[
+    "mcp/",
+    "cli/guardian.rs",
+    "cli/transcript/",
+    "config_api/keyring.rs",
+];
 /// Only to say what time it is: no deadline, pause or age may follow a clock that can be set.
 const CLOCK: &[&str] = &["daemon/dispatch.rs", "config_api/", "cli/demo_tools.rs"];
 const STDOUT: &[&str] = &["daemon/lines.rs", "cli/"];

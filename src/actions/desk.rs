@@ -9,6 +9,7 @@ use tokio::time::{Instant, timeout_at};
 
 use super::budget::Budget;
 use super::listing::Listings;
+use super::revision::Revisions;
 use super::seams::{CallTools, Snapshots};
 use super::view::{News, View, Views};
 use super::{Action, Census, Context, Figures, Perform, Trail};
@@ -29,11 +30,12 @@ const MAX_CHANGES: usize = 3;
 
 /// Every action, over a directory and the connections it leads to.
 pub struct Actions<C: Connect = Connector, D = Directory> {
-    directory: D,
+    pub(super) directory: D,
     pub(super) pool: Arc<Pool<C>>,
     pub(super) catalogs: Arc<Catalogs>,
     pub(super) redactor: Redactor,
     pub(super) listings: Listings,
+    pub(super) revisions: Revisions,
     pub(super) retries: Budget,
     views: Views,
     pub(super) naming: Naming,
@@ -92,6 +94,7 @@ where
             catalogs: Arc::new(Catalogs::new()),
             redactor,
             listings: Listings::default(),
+            revisions: Revisions::default(),
             retries: Budget::new(),
             views: Views::default(),
             naming: settings.daemon.naming,
@@ -279,8 +282,13 @@ where
         match action {
             Action::CallTool(call) => self.call_tool(call, context).await,
             // The others are boxed, as all that is rare: what every call holds and moves about stays small.
-            Action::ListTools { servers, refresh } => {
-                Box::pin(self.list_tools(servers, refresh, context)).await
+            Action::ListTools {
+                servers,
+                refresh,
+                if_revision,
+            } => {
+                let listed = Box::pin(self.list_tools(servers, refresh, context)).await?;
+                self.answer_list(listed, if_revision.as_deref(), context)
             }
             Action::ListServers => Box::pin(self.list_servers(context)).await,
             Action::ConnectServer { server_name } => {
@@ -297,6 +305,7 @@ where
             }
             Action::Init => Box::pin(self.init(context)).await,
             Action::Shutdown { force } => Box::pin(self.shutdown(force, context)).await,
+            Action::Credentials(action) => Box::pin(self.credentials(action, context)).await,
         }
     }
 }

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::desk::Actions;
 use super::seams::{CallTools, Snapshots};
 use super::{Action, Context, Perform};
-use crate::directory::Snapshot;
+use crate::directory::{Held, Snapshot};
 use crate::mcp::{Connect, Connected, ListedTools, ServerIdentity, ToolCall};
 use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
@@ -133,6 +133,62 @@ impl Snapshots for World {
             .get(&caller.user)
             .expect("a snapshot for this user")
             .clone())
+    }
+
+    async fn credentials(&self, caller: &Caller) -> Result<Vec<Held>, Failure> {
+        let known = self.snapshots.lock().unwrap()[&caller.user].clone();
+        let own = known
+            .servers
+            .iter()
+            .filter(|entry| entry.user_credentials.is_some());
+        let held = own.map(|entry| Held {
+            mcp_server_id: entry.definition.id.as_str().to_owned(),
+            source: "user".to_owned(),
+            is_enabled: true,
+            updated_at: None,
+        });
+        Ok(held.collect())
+    }
+
+    async fn set_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+        credentials: &Credentials,
+    ) -> Result<(), Failure> {
+        self.put(caller, server, Some(credentials));
+        Ok(())
+    }
+
+    async fn delete_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+    ) -> Result<bool, Failure> {
+        Ok(self.put(caller, server, None))
+    }
+}
+
+impl World {
+    /// Puts credentials in force as the config API would; whether there were any before.
+    fn put(&self, caller: &Caller, server: &ServerId, own: Option<&Credentials>) -> bool {
+        let known = self.snapshots.lock().unwrap()[&caller.user].clone();
+        let mut had = false;
+        let entries = known.servers.iter().map(|entry| {
+            let is_it = entry.definition.id == *server;
+            had |= is_it && entry.user_credentials.is_some();
+            ServerEntry {
+                definition: entry.definition.clone(),
+                user_credentials: match is_it {
+                    true => own.cloned(),
+                    false => entry.user_credentials.clone(),
+                },
+                default_credentials: entry.default_credentials.clone(),
+            }
+        });
+        let entries = entries.collect();
+        self.defines(caller.user.as_ref().map(UserId::as_str), entries);
+        had
     }
 }
 

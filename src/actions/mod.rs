@@ -4,10 +4,12 @@ mod answer;
 mod budget;
 mod call;
 mod connections;
+mod credentials;
 mod desk;
 mod listing;
 mod members;
 mod params;
+mod revision;
 mod route;
 mod seams;
 mod servers;
@@ -37,20 +39,36 @@ use crate::model::trace::Trace;
 use crate::{catalog, pool};
 use params::{Params, invalid};
 
+pub use credentials::CredentialAction;
 pub use desk::Actions;
 pub use trail::{Subject, Trail};
 
 /// A command's action, its params read and checked.
 #[derive(Debug, PartialEq)]
 pub enum Action {
-    ListTools { servers: Servers, refresh: bool },
+    ListTools {
+        servers: Servers,
+        refresh: bool,
+        /// The list that the host has: only what differs is answered.
+        if_revision: Option<Arc<str>>,
+    },
     CallTool(CallTool),
     ListServers,
-    ConnectServer { server_name: Arc<str> },
-    DisconnectServer { server_name: Arc<str>, force: bool },
-    RefreshTools { server_name: Option<Arc<str>> },
+    ConnectServer {
+        server_name: Arc<str>,
+    },
+    DisconnectServer {
+        server_name: Arc<str>,
+        force: bool,
+    },
+    RefreshTools {
+        server_name: Option<Arc<str>>,
+    },
     Init,
-    Shutdown { force: bool },
+    Shutdown {
+        force: bool,
+    },
+    Credentials(CredentialAction),
 }
 
 /// Which servers a `list_tools` asks.
@@ -102,6 +120,7 @@ impl Action {
             "list_tools" => Self::ListTools {
                 servers: Servers::read(&params)?,
                 refresh: params.flag("refresh")?,
+                if_revision: params.text("if_revision")?,
             },
             "call_tool" => Self::CallTool(CallTool::read(&params)?),
             "list_servers" => Self::ListServers,
@@ -119,7 +138,10 @@ impl Action {
             "shutdown" => Self::Shutdown {
                 force: params.flag("force")?,
             },
-            other => return Err(unknown(other)),
+            other => match CredentialAction::read(other, &params)? {
+                Some(action) => Self::Credentials(action),
+                None => return Err(unknown(other)),
+            },
         })
     }
 
@@ -151,6 +173,7 @@ impl Action {
             | Self::RefreshTools { .. }
             | Self::Init
             | Self::Shutdown { .. } => true,
+            Self::Credentials(action) => action.is_changing(),
         }
     }
 
@@ -168,7 +191,9 @@ impl Action {
                 }),
                 ..Deadline::after(pool.call_timeout)
             },
-            Self::ListTools { .. } | Self::ListServers => Deadline::after(pool.list_timeout),
+            Self::ListTools { .. } | Self::ListServers | Self::Credentials(_) => {
+                Deadline::after(pool.list_timeout)
+            }
             Self::ConnectServer { .. } | Self::RefreshTools { .. } | Self::Init => {
                 Deadline::after(pool.start_timeout + pool.list_timeout)
             }
@@ -181,7 +206,7 @@ impl Action {
 
 fn unknown(name: &str) -> Failure {
     let message = format!("there is no action `{name}`; see `actions` in the details");
-    let known = [&ACTIONS[..], &[STATS]].concat();
+    let known = [&ACTIONS[..], &credentials::NAMES, &[STATS]].concat();
     Failure::new(ErrorCode::UnknownAction, message).with("actions", known)
 }
 
@@ -322,8 +347,8 @@ mod parse_tests {
 
     #[test]
     fn every_named_action_is_parsed() {
-        for name in ACTIONS {
-            let params = r#"{"serverName":"books","toolName":"find"}"#;
+        for name in [&ACTIONS[..], &credentials::NAMES].concat() {
+            let params = r#"{"serverName":"books","toolName":"find","credentials":{}}"#;
             assert!(parse(name, params).is_ok(), "{name}");
         }
         let failure = parse("list_tolls", "{}").unwrap_err();

@@ -26,6 +26,11 @@ impl<'a> Params<'a> {
         Ok(Self { whole, members })
     }
 
+    /// Whether the member is there, and not null.
+    pub fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+
     /// A non-empty string.
     pub fn text(&self, name: &str) -> Result<Option<Arc<str>>, Failure> {
         let text: Option<Arc<str>> = self.typed(name, "a string")?;

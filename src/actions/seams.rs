@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::directory::{Directory, Snapshot};
+use crate::directory::{Directory, Held, Snapshot};
 use crate::mcp::{Connected, ServerIdentity, Session, ToolCall};
-use crate::model::caller::Caller;
+use crate::model::caller::{Caller, ServerId};
 use crate::model::error::Failure;
 use crate::model::json::RawJson;
+use crate::model::secret::Credentials;
 
 /// Where snapshots come from.
 pub trait Snapshots: Send + Sync + 'static {
@@ -19,11 +20,53 @@ pub trait Snapshots: Send + Sync + 'static {
         caller: &Caller,
         since: Instant,
     ) -> impl Future<Output = Result<Arc<Snapshot>, Failure>> + Send;
+
+    /// Which credentials there are for the caller.
+    fn credentials(
+        &self,
+        caller: &Caller,
+    ) -> impl Future<Output = Result<Vec<Held>, Failure>> + Send;
+
+    /// Sets the caller's own credentials for a server; every later snapshot has them.
+    fn set_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+        credentials: &Credentials,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
+
+    /// Deletes the caller's own credentials for a server; `false`: there were none.
+    fn delete_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+    ) -> impl Future<Output = Result<bool, Failure>> + Send;
 }
 
 impl Snapshots for Directory {
     async fn snapshot(&self, caller: &Caller, since: Instant) -> Result<Arc<Snapshot>, Failure> {
         self.snapshot_since(caller, since).await
+    }
+
+    async fn credentials(&self, caller: &Caller) -> Result<Vec<Held>, Failure> {
+        Directory::credentials(self, caller).await
+    }
+
+    async fn set_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+        credentials: &Credentials,
+    ) -> Result<(), Failure> {
+        Directory::set_credentials(self, caller, server, credentials).await
+    }
+
+    async fn delete_credentials(
+        &self,
+        caller: &Caller,
+        server: &ServerId,
+    ) -> Result<bool, Failure> {
+        Directory::delete_credentials(self, caller, server).await
     }
 }
 

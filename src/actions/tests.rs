@@ -671,3 +671,52 @@ async fn warm_lists_are_shared_not_made_again() {
     let pairs = rope.pieces().iter().zip(again.pieces()).filter(long);
     assert_eq!(pairs.filter(|pair| shared(*pair)).count(), 200);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_list_that_the_host_has_is_answered_with_what_differs() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["find", "lend", "sell"]));
+    world.defines(U1, vec![public("books")]);
+    world.defines(Some("u2"), vec![public("books")]);
+    let actions = world.actions();
+    let ask = async |user, revision: &str, refresh: bool| {
+        let params = json!({"if_revision": revision, "refresh": refresh});
+        actions.ask(user, "list_tools", params).await.unwrap()
+    };
+    let first = ask(U1, "none yet", false).await;
+    assert_eq!(names(&first).len(), 3);
+    let revision = first["revision"].as_str().unwrap();
+    let same = ask(U1, revision, true).await;
+    let unchanged = json!({"revision": revision, "unchanged": true, "errors": []});
+    assert_eq!(same, unchanged);
+
+    let tool = |name: &str, schema: Value| json!({"name": name, "inputSchema": schema});
+    *books.tools.lock().unwrap() = Ok(vec![
+        tool("find", json!({"type": "object"})),
+        tool("lend", json!({"type": "object", "title": "new"})),
+        tool("burn", json!({"type": "object"})),
+    ]);
+    let later = ask(U1, revision, true).await;
+    let named = |member: &str| {
+        let tools = later[member].as_array().unwrap().iter();
+        tools
+            .map(|tool| tool["original_name"].clone())
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(later["unchanged"], false);
+    assert_eq!(named("added"), ["burn"]);
+    assert_eq!(named("changed"), ["lend"]);
+    assert_eq!(later["changed"][0]["inputSchema"]["title"], "new");
+    assert_eq!(later["removed"], json!(["mcp_books_sell"]));
+    assert!(later.get("tools").is_none());
+    let latest = later["revision"].as_str().unwrap();
+    assert_eq!(ask(U1, latest, false).await["unchanged"], true);
+    let back = ask(U1, revision, false).await;
+    assert_eq!(
+        back["removed"],
+        json!(["mcp_books_sell"]),
+        "older ones are remembered too"
+    );
+    let other = ask(Some("u2"), revision, false).await;
+    assert_eq!(names(&other).len(), 3, "a revision is one user's");
+}

@@ -8,6 +8,7 @@ use serde_json::{Map, Value, json};
 
 use super::desk::{Actions, Party};
 use super::listing::Shown;
+use super::revision::Difference;
 use super::seams::{CallTools, Snapshots};
 use super::view::View;
 use super::{Context, Servers};
@@ -42,11 +43,17 @@ impl Gathered {
         self.warnings.extend(catalog.warnings.iter().map(named));
     }
 
-    fn into_rope(self, head: &str) -> Rope {
+    fn into_rope(mut self, head: &str) -> Rope {
         let mut answer = Rope::default();
         answer.push(format!("{{{head}\"tools\":["));
-        answer.append(self.tools);
-        answer.push(format!("],\"errors\":{}", Value::from(self.errors)));
+        answer.append(std::mem::take(&mut self.tools));
+        answer.push(&b"]"[..]);
+        self.end(answer)
+    }
+
+    /// What every list ends with.
+    fn end(self, mut answer: Rope) -> Rope {
+        answer.push(format!(",\"errors\":{}", Value::from(self.errors)));
         if !self.warnings.is_empty() {
             answer.push(format!(",\"warnings\":{}", Value::from(self.warnings)));
         }
@@ -64,7 +71,7 @@ where
         servers: Servers,
         refresh: bool,
         context: &Context,
-    ) -> Result<Rope, Failure> {
+    ) -> Result<Gathered, Failure> {
         let view = self.view(context).await?;
         let mut gathered = Gathered::default();
         let alone = matches!(servers, Servers::One(_));
@@ -95,7 +102,43 @@ where
                 }
             }
         }
-        Ok(gathered.into_rope(""))
+        Ok(gathered)
+    }
+
+    /// The whole list, or what differs from the one that the host has.
+    pub(super) fn answer_list(
+        &self,
+        listed: Gathered,
+        known: Option<&str>,
+        context: &Context,
+    ) -> Result<Rope, Failure> {
+        let Some(known) = known else {
+            return Ok(listed.into_rope(""));
+        };
+        let user = context.caller.user.as_ref();
+        let (revision, difference) = self.revisions.compare(user, &listed.tools, known)?;
+        let head = format!("\"revision\":{},", json!(revision));
+        Ok(match difference {
+            Difference::Unknown => listed.into_rope(&head),
+            Difference::Unchanged => {
+                let mut answer = Rope::default();
+                answer.push(format!("{{{head}\"unchanged\":true"));
+                listed.end(answer)
+            }
+            Difference::Changed {
+                added,
+                changed,
+                removed,
+            } => {
+                let mut answer = Rope::default();
+                answer.push(format!("{{{head}\"unchanged\":false,\"added\":["));
+                answer.append(added);
+                answer.push(&b"],\"changed\":["[..]);
+                answer.append(changed);
+                answer.push(format!("],\"removed\":{}", json!(removed)));
+                listed.end(answer)
+            }
+        })
     }
 
     fn named<'a>(

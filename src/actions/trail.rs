@@ -87,6 +87,7 @@ impl Subject {
             | Action::RefreshTools {
                 server_name: Some(name),
             } => Self::new(Some(name), None),
+            Action::Credentials(action) => Self::new(action.server_name(), None),
             Action::ListTools { .. }
             | Action::ListServers
             | Action::RefreshTools { server_name: None }

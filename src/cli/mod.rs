@@ -11,6 +11,7 @@ mod flags;
 mod formats;
 mod guardian;
 mod import;
+mod keys;
 mod log;
 mod oneshot;
 mod run;
@@ -95,6 +96,7 @@ enum Command {
     Token(token::Args),
     Import(import::Args),
     Export(export::Args),
+    Keys(keys::Args),
     Doctor(doctor::Args),
     Transcript(transcript::Args),
     DemoServer(demo_server::Args),
@@ -176,6 +178,7 @@ fn perform(command: Command, flags: Flags, guardian: Option<i32>) -> ExitCode {
         }
         Command::Token(args) => edit(flags, async |settings| token::run(args, &settings).await),
         Command::Import(args) => edit(flags, async |settings| import::run(args, &settings).await),
+        Command::Keys(args) => edit(flags, async |settings| keys::run(args, &settings).await),
         Command::Export(args) => edit(flags, async |settings| export::run(args, &settings).await),
     }
 }

@@ -23,7 +23,9 @@ pub async fn run(args: Args, settings: &Settings) -> ExitCode {
         servers: args
             .server
             .map_or(Servers::All, |name| Servers::One(name.into())),
-        refresh: false,
+        // What is kept from before is for those who cannot wait.
+        refresh: true,
+        if_revision: None,
     };
     let answer = oneshot::perform(settings, &args.asking, action).await;
     oneshot::finish(&args.asking, answer, shown)

@@ -117,6 +117,9 @@ impl Store {
                 format!("the stored credentials {reason}; set them again"),
             )
         };
+        if !self.keys.knows_all([row.credentials.as_str()]) {
+            self.keys.look_again().await;
+        }
         let plain = self.unseal(&row).map_err(unreadable)?;
         let column = json!({"mcp_server_id": server, "credentials": plain.expose()});
         match row::credentials(column).map(|row| row.credentials) {
@@ -171,7 +174,13 @@ impl Store {
                 "the credentials take more than {LONGEST_TEXT} bytes"
             )));
         }
-        let sealed = self.vault.seal(place, &plain).map_err(|reason| {
+        // A key that is being replaced must write nothing any more: it is asked for in the turn.
+        let turn = match self.is_local() {
+            true => Some(self.database.change().await.map_err(failed)?),
+            false => None,
+        };
+        let vault = self.keys.to_write().await?;
+        let sealed = vault.seal(place, &plain).map_err(|reason| {
             Failure::new(
                 ErrorCode::InvalidParams,
                 format!("the credentials {reason}"),
@@ -195,12 +204,19 @@ impl Store {
             Owner::Default => change,
             Owner::User(user) => change.bind(user.as_str()),
         };
-        match self.database.execute(change).await {
+        let done = match turn {
+            Some(mut turn) => match turn.execute(change).await {
+                Ok(_) => turn.commit().await,
+                Err(error) => Err(error),
+            },
+            None => self.database.execute(change).await.map(drop),
+        };
+        match done {
             Err(error) if is_orphaned(&error) => Err(Failure::new(
                 ErrorCode::ServerNotFound,
                 "the server was removed meanwhile",
             )),
-            done => done.map(drop).map_err(failed),
+            done => done.map_err(failed),
         }
     }
 

@@ -67,6 +67,17 @@ pub fn key_file(path: &Path) -> Result<Secret, String> {
         make_key_file(path)
             .map_err(|error| format!("the key file {} cannot be made: {error}", path.display()))?;
     }
+    read_key_file(path)
+}
+
+/// The keys in a key file that is there.
+///
+/// # Errors
+/// Those of [`key_file`].
+pub fn read_key_file(path: &Path) -> Result<Secret, String> {
+    if regular_file(path)?.is_none() {
+        return Err(format!("there is no key file {}", path.display()));
+    }
     let mut file = OpenOptions::new()
         .read(true)
         .custom_flags(OFlags::NOFOLLOW.bits().cast_signed())
@@ -100,6 +111,28 @@ fn make_key_file(path: &Path) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
         _ => removed,
     }
+}
+
+/// Replaces the keys in a key file, whole or not at all, and for good once this returns.
+pub fn replace_key_file(path: &Path, keys: &[&Secret]) -> Result<(), String> {
+    let folder = path
+        .parent()
+        .filter(|parent| !parent.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let replaced = tempfile::NamedTempFile::new_in(folder).and_then(|mut draft| {
+        for key in keys {
+            writeln!(draft, "{}", key.expose().trim_end())?;
+        }
+        draft.as_file().sync_all()?;
+        draft.persist(path)?;
+        File::open(folder)?.sync_all()
+    });
+    replaced.map_err(|error| {
+        format!(
+            "the key file {} cannot be replaced: {error}",
+            path.display()
+        )
+    })
 }
 
 fn new_private(path: &Path) -> io::Result<File> {

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use sqlx::ConnectOptions;
 use sqlx::sqlite::SqliteConnectOptions;
 
+use super::keyring::KeySource;
 use super::location::{BUSY_TIMEOUT, Location};
 use super::schema::{NEWER, newest, version};
 use super::vault::Vault;
@@ -45,7 +46,6 @@ pub async fn inspect(settings: &StoreSettings) -> Inspection {
         Ok(elsewhere) => schema_elsewhere(elsewhere).await,
         Err(reason) => Err(reason),
     };
-    let key_file = settings.data_dir.join("store.key");
     let files = file.iter().flat_map(|path| {
         ["", "-wal", "-shm"].map(|suffix| {
             let mut name = path.as_os_str().to_owned();
@@ -65,10 +65,7 @@ pub async fn inspect(settings: &StoreSettings) -> Inspection {
     open.dedup();
     Inspection {
         newest_schema: newest(),
-        key: match &settings.key {
-            Some(key) => Vault::new(key).map(|_| Some("store.key of the settings".to_owned())),
-            None => key(&key_file),
-        },
+        key: key(settings).await,
         open_to_others: open,
         is_there: file.is_none_or(|path| path.exists()),
         database,
@@ -106,7 +103,18 @@ async fn schema_elsewhere(location: Location) -> Result<Option<i64>, String> {
     Ok(version)
 }
 
-fn key(file: &Path) -> Result<Option<String>, String> {
+async fn key(settings: &StoreSettings) -> Result<Option<String>, String> {
+    let source = KeySource::of(settings)?;
+    match &source {
+        KeySource::File { path, .. } => key_in(path),
+        KeySource::Setting(_) | KeySource::Command(_) => {
+            let vault = source.vault().await;
+            vault.map(|_| Some(source.to_string()))
+        }
+    }
+}
+
+fn key_in(file: &Path) -> Result<Option<String>, String> {
     let shown = file.display();
     let mut opened = match File::open(file) {
         Ok(opened) => opened,

@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use sqlx::Connection;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
 use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
@@ -67,6 +68,12 @@ impl Location {
                     .idle_timeout(None)
                     .max_lifetime(None)
                     .test_before_acquire(false)
+                    // A full disk makes SQLite end a transaction by itself, of which sqlx knows
+                    // nothing: such a connection begins no other one.
+                    .before_acquire(|connection, _| {
+                        let is_stuck = connection.is_in_transaction();
+                        Box::pin(async move { Ok(!is_stuck) })
+                    })
                     .acquire_timeout(2 * BUSY_TIMEOUT);
                 Database::Sqlite {
                     reader: pool.clone().connect_lazy_with(options.clone()),

@@ -1,5 +1,6 @@
 //! Floor 1: the internal API `/internal/mcp/config` over the store.
 
+mod credentials;
 mod database;
 mod edit;
 mod files;
@@ -7,7 +8,9 @@ mod guard;
 mod inspect;
 mod jwks;
 mod jwt;
+mod keyring;
 mod location;
+mod rotate;
 mod schema;
 mod serve;
 mod store;
@@ -28,8 +31,10 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tower::ServiceExt;
 
+pub use credentials::{DELETE, LIST, SET};
 pub use edit::{Owner, check_server};
 pub use inspect::{Inspection, inspect};
+pub use rotate::{KeyUse, new_key};
 pub use serve::ConfigServer;
 pub use store::{ServerRow, Store};
 pub use wal::Mark;
@@ -49,7 +54,10 @@ struct Api {
 }
 
 fn routes(api: Api) -> Router {
-    Router::new().route(PATH, post(config)).with_state(api)
+    Router::new()
+        .route(PATH, post(config))
+        .merge(credentials::routes())
+        .with_state(api)
 }
 
 /// The API called in process: no port is opened.
@@ -63,7 +71,12 @@ impl InProcess {
     /// The status and the body of the answer for `user`.
     pub async fn post(&self, user: Option<&str>) -> Result<(u16, Bytes), String> {
         let body = serde_json::json!({ "user_id": user }).to_string();
-        let request = axum::http::Request::post(PATH)
+        self.ask(PATH, body).await
+    }
+
+    /// The status and the body of a route's answer.
+    pub async fn ask(&self, route: &str, body: String) -> Result<(u16, Bytes), String> {
+        let request = axum::http::Request::post(route)
             .body(Body::from(body))
             .map_err(|error| error.to_string())?;
         let answer = match self.0.clone().oneshot(request).await {

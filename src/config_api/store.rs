@@ -10,13 +10,14 @@ use sha2::{Digest, Sha256};
 
 use super::database::{Database, Statement, sql};
 use super::files;
+use super::keyring::Keyring;
 use super::location::Location;
 use super::schema;
-use super::vault::{Place, Vault};
+use super::vault::Place;
 use super::wal::{Mark, WalIndex};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::secret::Secret;
-use crate::model::settings::{Settings, StoreSettings};
+use crate::model::settings::Settings;
 
 /// The most connections to a database elsewhere.
 const CONNECTIONS: u32 = 10;
@@ -34,7 +35,7 @@ const SERVERS: &str = "SELECT id, name, display_name, description, transport_typ
 #[derive(Clone)]
 pub struct Store {
     pub(super) database: Database,
-    pub(super) vault: Arc<Vault>,
+    pub(super) keys: Arc<Keyring>,
     /// Of a SQLite file.
     index: Option<Arc<WalIndex>>,
 }
@@ -91,17 +92,15 @@ impl Store {
     /// newer version has written it, ... The message says what to do.
     pub async fn open(settings: &Settings) -> Result<Self, Failure> {
         let location = Location::of(&settings.store).map_err(unavailable)?;
-        let (vault, index) = match &location {
+        let index = match &location {
             Location::File(path) => {
                 prepare(path).map_err(unavailable)?;
-                (
-                    own_vault(&settings.store),
-                    Some(Arc::new(WalIndex::new(path))),
-                )
+                Some(Arc::new(WalIndex::new(path)))
             }
-            _ => (shared_vault(&settings.store), None),
+            _ => None,
         };
-        let vault = Arc::new(vault.map_err(unavailable)?);
+        let keys = Keyring::open(&settings.store, index.is_some()).await;
+        let keys = Arc::new(keys.map_err(unavailable)?);
         let shown = location.to_string();
         let database = location.open(CONNECTIONS);
         schema::migrate(&database)
@@ -109,16 +108,27 @@ impl Store {
             .map_err(|reason| unavailable(format!("the store {shown} cannot be used: {reason}")))?;
         Ok(Self {
             database,
-            vault,
+            keys,
             index,
         })
     }
 
     /// Everything the config API says of `user`, who may be nobody.
     pub async fn rows_for(&self, user: Option<&str>) -> Result<Rows, Failure> {
-        self.read_rows(user)
-            .await
-            .map_err(|error| unavailable(format!("the store cannot be read: {error}")))
+        let rows = self.read_rows(user).await;
+        let rows =
+            rows.map_err(|error| unavailable(format!("the store cannot be read: {error}")))?;
+        let sealed = rows
+            .default_credentials
+            .iter()
+            .chain(&rows.user_credentials);
+        if !self
+            .keys
+            .knows_all(sealed.map(|row| row.credentials.as_str()))
+        {
+            self.keys.look_again().await;
+        }
+        Ok(rows)
     }
 
     async fn read_rows(&self, user: Option<&str>) -> sqlx::Result<Rows> {
@@ -157,7 +167,7 @@ impl Store {
             digest.update(part);
         };
         add(env!("CARGO_PKG_VERSION"));
-        add(&format!("{:?}", self.vault));
+        add(&format!("{:?}", self.keys.vault()));
         add(&format!("{user:?} {:?}", rows));
         format!("\"{}\"", URL_SAFE_NO_PAD.encode(&digest.finalize()[..18]))
     }
@@ -167,7 +177,7 @@ impl Store {
     /// # Errors
     /// Reads after "credentials ".
     pub fn unseal(&self, row: &SealedRow) -> Result<Secret, String> {
-        self.vault.open(row.place(), &row.credentials)
+        self.keys.vault().open(row.place(), &row.credentials)
     }
 
     /// Whether the store is this machine's alone, so that [`Store::mark`] or
@@ -217,7 +227,7 @@ fn user_credentials(user: &str) -> Statement {
 }
 
 impl SealedRow {
-    fn place(&self) -> Place<'_> {
+    pub(super) fn place(&self) -> Place<'_> {
         Place {
             table: if self.user_id.is_empty() {
                 "mcp_credentials"
@@ -243,33 +253,6 @@ fn prepare(path: &Path) -> Result<(), String> {
         files::tighten_if_there(Path::new(&name))?;
     }
     Ok(())
-}
-
-/// The keys of a store that is this machine's alone: the first start makes one.
-fn own_vault(settings: &StoreSettings) -> Result<Vault, String> {
-    if let Some(keys) = &settings.key {
-        return vault_of_settings(keys);
-    }
-    files::private_dir(&settings.data_dir)?;
-    let file = settings.data_dir.join("store.key");
-    let keys = files::key_file(&file)?;
-    Vault::new(&keys).map_err(|reason| format!("the key in {} {reason}", file.display()))
-}
-
-/// The keys of a store that several machines share: none of them may make one of its own.
-fn shared_vault(settings: &StoreSettings) -> Result<Vault, String> {
-    match &settings.key {
-        Some(keys) => vault_of_settings(keys),
-        None if settings.data_dir.join("store.key").exists() => own_vault(settings),
-        None => Err(format!(
-            "there is no key: set MCP_CLIENT_STORE_KEY (or store.key, or copy the file store.key to {}), the same wherever this database is used; `head -c 32 /dev/urandom | base64` makes a new one",
-            settings.data_dir.display()
-        )),
-    }
-}
-
-fn vault_of_settings(keys: &Secret) -> Result<Vault, String> {
-    Vault::new(keys).map_err(|reason| format!("the key in MCP_CLIENT_STORE_KEY {reason}"))
 }
 
 fn unavailable(message: String) -> Failure {

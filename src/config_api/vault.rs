@@ -43,6 +43,7 @@ pub struct Vault {
     readers: Vec<Key>,
 }
 
+#[derive(Clone)]
 struct Key {
     id: String,
     cipher: XChaCha20Poly1305,
@@ -55,17 +56,50 @@ impl Vault {
     /// # Errors
     /// Reads after "the key ".
     pub fn new(keys: &Secret) -> Result<Self, String> {
-        let lines = keys
-            .expose()
-            .lines()
-            .filter(|line| !line.trim_start().starts_with('#'));
-        let words = lines.flat_map(|line| line.split(',')).map(str::trim);
-        let mut keys = words.filter(|word| !word.is_empty()).map(Key::parse);
+        let mut keys = Self::words(keys).map(Key::parse);
         let writer = keys.next().ok_or("is empty")??;
         Ok(Self {
             writer,
             readers: keys.collect::<Result<_, _>>()?,
         })
+    }
+
+    /// Each key as it is written.
+    pub fn words(keys: &Secret) -> impl Iterator<Item = &str> {
+        let lines = keys.expose().lines();
+        let lines = lines.filter(|line| !line.trim_start().starts_with('#'));
+        let words = lines.flat_map(|line| line.split(',')).map(str::trim);
+        words.filter(|word| !word.is_empty())
+    }
+
+    /// The same keys, and those of `other` to read with.
+    pub fn with_readers_of(mut self, other: &Self) -> Self {
+        let known = std::iter::once(&other.writer).chain(&other.readers);
+        let further: Vec<_> = known
+            .filter(|key| self.key(&key.id).is_none())
+            .cloned()
+            .collect();
+        self.readers.extend(further);
+        self
+    }
+
+    /// The one key that writes.
+    pub fn writer_only(&self) -> Self {
+        Self {
+            writer: self.writer.clone(),
+            readers: Vec::new(),
+        }
+    }
+
+    /// The ids of the keys, the one that writes first.
+    pub fn ids(&self) -> Vec<&str> {
+        let keys = std::iter::once(&self.writer).chain(&self.readers);
+        keys.map(|key| key.id.as_str()).collect()
+    }
+
+    /// Whether a key for this stored value is at hand, or none is needed.
+    pub fn knows(&self, stored: &str) -> bool {
+        key_id(stored).is_none_or(|id| self.key(id).is_some())
     }
 
     /// A new random key, as [`Vault::new`] reads it.
@@ -124,6 +158,12 @@ impl Vault {
         let mut keys = std::iter::once(&self.writer).chain(&self.readers);
         keys.find(|key| key.id == id)
     }
+}
+
+/// The id of the key that a stored value needs; `None`: it is not encrypted.
+pub fn key_id(stored: &str) -> Option<&str> {
+    let (id, _) = stored.strip_prefix(PREFIX)?.split_once(':')?;
+    Some(id)
 }
 
 impl Key {

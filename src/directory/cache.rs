@@ -75,6 +75,8 @@ impl Kept {
 
 #[derive(Default)]
 pub struct Slot {
+    /// What was asked for before this is not kept any more.
+    floor: u64,
     pub kept: Option<Kept>,
     pub flight: Option<Flight>,
     used: Option<Instant>,
@@ -93,6 +95,13 @@ impl Slot {
         Some(Err(flight.answer.clone()))
     }
 
+    /// Lets go of what is at hand and of what is on its way.
+    fn forget(&mut self, floor: u64) {
+        self.floor = floor;
+        self.kept = None;
+        self.flight = None;
+    }
+
     /// Ends the flight and keeps what it brought, unless a later one was faster.
     pub fn land(&mut self, sequence: u64, kept: Option<Kept>) {
         if self
@@ -102,11 +111,8 @@ impl Slot {
         {
             self.flight = None;
         }
-        if self
-            .kept
-            .as_ref()
-            .is_none_or(|there| there.sequence <= sequence)
-        {
+        let newest = self.kept.as_ref().map_or(0, |there| there.sequence);
+        if sequence >= newest.max(self.floor) {
             self.kept = kept;
         }
     }
@@ -145,6 +151,15 @@ impl Cache {
         let slot = slots.by_key.entry(key.clone()).or_default();
         slot.used = Some(Instant::now());
         work(slot)
+    }
+
+    /// Lets go of everything that was asked for `user` before the flight `floor`.
+    pub fn forget(&self, user: Option<&UserId>, floor: u64) {
+        let mut slots = self.lock();
+        let of_user = slots.by_key.iter_mut();
+        of_user
+            .filter(|(key, _)| key.user.as_ref() == user)
+            .for_each(|(_, slot)| slot.forget(floor));
     }
 
     fn lock(&self) -> MutexGuard<'_, Slots> {

@@ -4,8 +4,8 @@ use bytes::{Bytes, BytesMut};
 use futures::future::BoxFuture;
 use reqwest::header::{ETAG, HeaderMap, HeaderValue, IF_NONE_MATCH};
 use reqwest::redirect::Policy;
-use reqwest::{Client, Response, StatusCode};
-use serde_json::json;
+use reqwest::{Client, RequestBuilder, Response, StatusCode};
+use serde_json::{Value, json};
 use url::Url;
 
 use super::source::{ConfigSource, Fetched, Freshness, Trouble};
@@ -51,17 +51,33 @@ impl Foreign {
         })
     }
 
+    fn request(&self, caller: &Caller, url: Url, body: &Value) -> Result<RequestBuilder, Trouble> {
+        let request = self.client.post(url).json(body);
+        let own = caller.access_token.as_ref();
+        Ok(match own.or(self.settings.internal_token.as_ref()) {
+            Some(token) => request.header(reqwest::header::AUTHORIZATION, bearer(token)?),
+            None => request,
+        })
+    }
+
+    async fn ask_once(
+        &self,
+        caller: &Caller,
+        route: &str,
+        body: &Value,
+    ) -> Result<(u16, Bytes), Trouble> {
+        let mut url = self.url.clone();
+        let base = url.path().strip_suffix(PATH).unwrap_or_default();
+        let path = format!("{base}{route}");
+        url.set_path(&path);
+        let request = self.request(caller, url, body)?;
+        let answer = request.send().await.map_err(unreachable)?;
+        Ok((answer.status().as_u16(), whole_body(answer).await?))
+    }
+
     async fn ask(&self, caller: &Caller, version: Option<&str>) -> Result<Fetched, Trouble> {
-        let mut request = self.client.post(self.url.clone()).json(&json!({
-            "user_id": caller.user.as_ref().map(|user| user.as_str()),
-        }));
-        let token = caller
-            .access_token
-            .as_ref()
-            .or(self.settings.internal_token.as_ref());
-        if let Some(token) = token {
-            request = request.header(reqwest::header::AUTHORIZATION, bearer(token)?);
-        }
+        let body = json!({ "user_id": caller.user.as_ref().map(|user| user.as_str()) });
+        let mut request = self.request(caller, self.url.clone(), &body)?;
         if let Some(version) = version {
             request = request.header(IF_NONE_MATCH, version);
         }
@@ -88,6 +104,15 @@ impl ConfigSource for Foreign {
         version: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Fetched, Trouble>> {
         Box::pin(self.ask(caller, version))
+    }
+
+    fn ask<'a>(
+        &'a self,
+        caller: &'a Caller,
+        route: &'static str,
+        body: Value,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), Trouble>> {
+        Box::pin(async move { self.ask_once(caller, route, &body).await })
     }
 
     fn name(&self) -> &str {

@@ -1,6 +1,7 @@
 //! Floor 2: the definitions and credentials in force for a user.
 
 mod cache;
+mod credentials;
 mod foreign;
 mod reader;
 mod source;
@@ -21,6 +22,7 @@ use crate::model::resolve::ServerEntry;
 use crate::model::settings::{ConfigSettings, Settings};
 
 use cache::{Answer, Cache, Coming, Flight, Kept, Key, Slot};
+pub use credentials::Held;
 use foreign::Foreign;
 use reader::Reader;
 use source::{ConfigSource, Embedded, Fetched, Freshness, Trouble};
@@ -158,6 +160,13 @@ impl Directory {
             Ok(snapshot) => Ok(snapshot),
             Err(coming) => coming.await,
         }
+    }
+
+    /// What the caller's user was told so far is asked for again.
+    fn forget(&self, caller: &Caller) {
+        let floor = self.0.sequence.fetch_add(1, Ordering::Relaxed);
+        self.0.cache.forget(caller.user.as_ref(), floor);
+        *self.0.looked.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Commands that were read together look at the store once.

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures::future::BoxFuture;
+use serde_json::Value;
 
 use crate::config_api::{InProcess, Mark, Store};
 use crate::model::caller::Caller;
@@ -19,6 +20,14 @@ pub trait ConfigSource: Send + Sync + 'static {
         caller: &'a Caller,
         version: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Fetched, Trouble>>;
+
+    /// Asks a route of the API beside that for rows, once; status and body of the answer.
+    fn ask<'a>(
+        &'a self,
+        caller: &'a Caller,
+        route: &'static str,
+        body: Value,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), Trouble>>;
 
     /// For messages: where the API is, without secrets.
     fn name(&self) -> &str;
@@ -115,6 +124,16 @@ impl ConfigSource for Embedded {
         version: Option<&'a str>,
     ) -> BoxFuture<'a, Result<Fetched, Trouble>> {
         Box::pin(self.ask(caller, version))
+    }
+
+    fn ask<'a>(
+        &'a self,
+        _: &'a Caller,
+        route: &'static str,
+        body: Value,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), Trouble>> {
+        let answer = async move { self.api.ask(route, body.to_string()).await };
+        Box::pin(async move { answer.await.map_err(Trouble::Passing) })
     }
 
     fn name(&self) -> &'static str {

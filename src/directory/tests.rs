@@ -105,6 +105,16 @@ impl ConfigSource for Source {
         Box::pin(self.0.reply(reply))
     }
 
+    fn ask<'a>(
+        &'a self,
+        _: &'a Caller,
+        _: &'static str,
+        _: Value,
+    ) -> BoxFuture<'a, Result<(u16, Bytes), Trouble>> {
+        let answer = json!({"code": 200, "data": {"deleted": true}}).to_string();
+        Box::pin(async move { Ok((200, Bytes::from(answer))) })
+    }
+
     fn name(&self) -> &'static str {
         "(scripted)"
     }

@@ -5,6 +5,7 @@ pub mod deadline;
 pub mod definition;
 pub mod error;
 pub mod event;
+pub mod form;
 #[cfg(test)]
 pub(crate) mod fuzz;
 pub mod json;

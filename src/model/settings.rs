@@ -133,7 +133,11 @@ settings! {
         /// `sqlite://`, `mysql://` or `postgres://`; none: `mcp-client.db` in the data directory.
         url: Option<Secret> = secret(""),
         /// What encrypts credentials: 32 bytes in base64 or hex; more keys after commas are only read. None: the key file `store.key` in the data directory, made when it is first needed.
-        key: Option<Secret> = secret("");
+        key: Option<Secret> = secret(""),
+        /// A key file elsewhere than in the data directory; it must be there, with mode 0600.
+        key_file: Option<String> = text(""),
+        /// A command line for `sh` that prints the keys, as `store.key` has them: for a manager of secrets.
+        key_command: Option<String> = text("");
         /// Not a setting of the file: `$MCP_CLIENT_DATA_DIR`, else `mcp-client` in the user's data directory.
         data_dir: PathBuf
     }
