@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, waitid};
-use tokio::io::AsyncReadExt;
 use tokio::net::unix::pipe;
 use tokio::signal::unix::{Signal as ChildSignals, SignalKind, signal};
 use tokio::sync::watch;
@@ -276,13 +275,19 @@ impl StderrTail {
 
 /// Drains stderr for the life of the server: one that is not read blocks it.
 async fn read_stderr(
-    mut stderr: pipe::Receiver,
+    stderr: pipe::Receiver,
     tail: Arc<StderrTail>,
     alive: watch::Sender<bool>,
 ) {
     let mut line = Vec::new();
-    let mut chunk = [0; 4096];
-    while let Ok(length @ 1..) = stderr.read(&mut chunk).await {
+    while stderr.readable().await.is_ok() {
+        // Not held while there is nothing to read.
+        let mut chunk = [0; 4096];
+        let length = match stderr.try_read(&mut chunk) {
+            Ok(length @ 1..) => length,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => continue,
+            Ok(0) | Err(_) => break,
+        };
         alive.send_replace(true);
         for &byte in &chunk[..length] {
             match byte {
