@@ -1,6 +1,6 @@
 //! The fastest echo server we can write: the floor everything is measured from.
 //!
-//! Two tools: `echo` returns its argument `text`; `big` returns a text of `bytes` bytes.
+//! `echo` returns its argument `text`; `big` returns a text of `bytes` bytes; `sleep` takes `ms` milliseconds.
 
 use std::borrow::Cow;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -51,13 +51,30 @@ fn answer(message: &[u8], out: &mut Vec<u8>) -> bool {
         "initialize" => out.extend_from_slice(
             br#","result":{"protocolVersion":"2025-11-25","capabilities":{"tools":{}},"serverInfo":{"name":"echo","version":"1"}}}"#,
         ),
-        "tools/list" => out.extend_from_slice(
-            br#","result":{"tools":[{"name":"echo","inputSchema":{"type":"object"}},{"name":"big","inputSchema":{"type":"object"}},{"name":"sleep","inputSchema":{"type":"object"}}]}}"#,
-        ),
+        "tools/list" => list(out),
         "ping" => out.extend_from_slice(br#","result":{}}"#),
         _ => out.extend_from_slice(br#","error":{"code":-32601,"message":"Method not found"}}"#),
     }
     true
+}
+
+/// The three tools, and as many more as make fifty.
+fn list(out: &mut Vec<u8>) {
+    out.extend_from_slice(br#","result":{"tools":["#);
+    for number in 0..50 {
+        let name = match number {
+            0 => "echo".to_owned(),
+            1 => "big".to_owned(),
+            2 => "sleep".to_owned(),
+            _ => format!("tool_{number}"),
+        };
+        let comma = if number == 0 { "" } else { "," };
+        let tool = format!(
+            r#"{comma}{{"name":"{name}","description":"What it is for, said in about as many words as people need.","inputSchema":{{"type":"object","properties":{{"text":{{"type":"string","description":"What to say."}},"bytes":{{"type":"integer"}}}}}}}}"#
+        );
+        out.extend_from_slice(tool.as_bytes());
+    }
+    out.extend_from_slice(b"]}}");
 }
 
 fn result(params: &str, out: &mut Vec<u8>) {

@@ -32,6 +32,7 @@ fn main() {
     large(&ground);
     at_once(&ground);
     connections(&ground);
+    lists(&ground);
     // Last, for it binds this process, and so all it starts from here on.
     pin();
     let http = Listening::start(&mut this_program("--echo-http"));
@@ -412,9 +413,28 @@ fn sixty_four(lines: &mut Lines, all: &[u8]) {
     }
 }
 
+/// A list of all tools, when every catalog is at hand.
+fn lists(ground: &Ground) {
+    println!("\nlist_tools over 200 servers with 50 tools each");
+    let many = Ground::new(ground.http);
+    let url = format!("http://127.0.0.1:{}/mcp", ground.http);
+    for number in 0..198 {
+        let name = format!("far-{number}");
+        many.add(&json!({"name": name, "transport_type": "http", "url": url, "is_public": true}));
+    }
+    let mut daemon = many.daemon();
+    let line = b"{\"command\":\"list_tools\",\"user\":{\"userId\":\"u\"}}\n";
+    daemon.send(line);
+    let first = String::from_utf8(daemon.read()).expect("UTF-8");
+    assert_eq!(first.matches("\"inputSchema\"").count(), 202 * 50);
+    let times = sequential(&mut daemon, SHORT, 500, line);
+    show("p50", times.p50() / 1e3, "ms", "10", "3");
+    daemon.end();
+}
+
 /// What a connection of one more user costs.
 fn connections(ground: &Ground) {
-    const USERS: usize = 100;
+    const USERS: usize = 300;
     println!("\nmemory of {USERS} more connections, each");
     for (server, must, aim) in [("own", "30", "20"), ("own-far", "75", "40")] {
         let mut daemon = ground.daemon();

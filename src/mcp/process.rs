@@ -274,11 +274,7 @@ impl StderrTail {
 }
 
 /// Drains stderr for the life of the server: one that is not read blocks it.
-async fn read_stderr(
-    stderr: pipe::Receiver,
-    tail: Arc<StderrTail>,
-    alive: watch::Sender<bool>,
-) {
+async fn read_stderr(stderr: pipe::Receiver, tail: Arc<StderrTail>, alive: watch::Sender<bool>) {
     let mut line = Vec::new();
     while stderr.readable().await.is_ok() {
         // Not held while there is nothing to read.
