@@ -11,7 +11,7 @@ use crate::dice::Dice;
 use crate::ground::{Mode, parent_of};
 use crate::ledger::{Expect, Expect::Either, Expect::Fails, Expect::Success};
 use crate::servers::STEADY;
-use crate::stage::{Stage, TTL};
+use crate::stage::{CONFIG_TIMEOUT, Stage, TTL};
 use crate::tally::Wrong;
 
 pub struct Fault {
@@ -342,6 +342,10 @@ fn redefined(stage: &Stage, dice: &mut Dice) {
     environment["VERSION"] = dice.roll().to_string().into();
     host.change_server("steady", "env_template", environment);
     std::thread::sleep(TTL);
+    // Not again before everybody has it: a call puts up with three changes while it connects, and no more.
+    for user in &stage.regulars {
+        stage.ask(user, "steady", "echo", Success);
+    }
 }
 
 fn disabled(stage: &Stage) {
@@ -410,9 +414,14 @@ fn failing(dice: &mut Dice) -> Mode {
 /// Who is known goes on with what was known; who is not is told why.
 fn no_config(stage: &Stage, mode: Mode) {
     let user = stage.user();
+    let is_silent = mode == Mode::Silent;
     stage.ground.host.be(mode);
     stage.ask(&user, "victim", "echo", Fails(&["config_unavailable"]));
     stage.ground.host.be(Mode::Well);
+    if is_silent {
+        // Questions that it left open end with what was known before, and only then.
+        std::thread::sleep(CONFIG_TIMEOUT);
+    }
     stage.ask(&user, "victim", "echo", Success);
 }
 

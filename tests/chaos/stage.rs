@@ -19,6 +19,8 @@ use crate::tally::{Tally, Wrong};
 
 /// How long a snapshot is used: changes are in force after this.
 pub const TTL: Duration = Duration::from_millis(200);
+/// How long the config host may take to answer.
+pub const CONFIG_TIMEOUT: Duration = Duration::from_secs(1);
 /// What may stay above the memory before the faults.
 const MEMORY_SLACK: u64 = 64 * 1024 * 1024;
 /// Threads that come and go with blocking work, and end on their own when idle.
@@ -53,7 +55,10 @@ impl Stage {
         let mut journals = Journals::default();
         servers::put_up(&ground, &mut journals);
         ground.set("config_ttl", &format!("{}ms", TTL.as_millis()));
-        ground.set("config_timeout", "1s");
+        ground.set(
+            "config_timeout",
+            &format!("{}ms", CONFIG_TIMEOUT.as_millis()),
+        );
         for (setting, value) in settings {
             ground.set(setting, value);
         }
