@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::time::{Instant, timeout_at};
 
 use super::budget::Budget;
+use super::kept::Kept;
 use super::listing::Listings;
 use super::revision::Revisions;
 use super::seams::{CallTools, Snapshots};
@@ -36,11 +37,13 @@ pub struct Actions<C: Connect = Connector, D = Directory> {
     pub(super) redactor: Redactor,
     pub(super) listings: Listings,
     pub(super) revisions: Revisions,
+    pub(super) kept: Arc<Kept>,
     pub(super) retries: Budget,
     views: Views,
     pub(super) naming: Naming,
     close_grace: Duration,
-    list_timeout: Duration,
+    pub(super) list_timeout: Duration,
+    pub(super) start_timeout: Duration,
 }
 
 impl Actions {
@@ -95,11 +98,13 @@ where
             redactor,
             listings: Listings::default(),
             revisions: Revisions::default(),
+            kept: Arc::default(),
             retries: Budget::new(),
             views: Views::default(),
             naming: settings.daemon.naming,
             close_grace: settings.pool.close_grace,
             list_timeout: settings.pool.list_timeout,
+            start_timeout: settings.pool.start_timeout,
         }
     }
 

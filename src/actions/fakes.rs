@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use super::desk::Actions;
 use super::seams::{CallTools, Snapshots};
 use super::{Action, Context, Perform};
-use crate::directory::{Held, Snapshot};
+use crate::directory::{Held, Snapshot, ToolsOf};
 use crate::mcp::{Connect, Connected, ListedTools, ServerIdentity, ToolCall};
 use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
@@ -74,6 +74,9 @@ pub(super) struct World {
     servers: Arc<Mutex<HashMap<String, Arc<FakeServer>>>>,
     snapshots: Arc<Mutex<HashMap<Option<UserId>, Arc<Snapshot>>>>,
     next: Arc<AtomicU64>,
+    kept: Arc<Mutex<HashMap<ToolsOf, Vec<RawJson>>>>,
+    /// How often tools were kept.
+    pub keeps: watch::Sender<usize>,
 }
 
 pub(super) struct FakeSession {
@@ -166,6 +169,16 @@ impl Snapshots for World {
         server: &ServerId,
     ) -> Result<bool, Failure> {
         Ok(self.put(caller, server, None))
+    }
+
+    async fn kept_tools(&self, _: &Caller, of: &ToolsOf) -> Option<Vec<RawJson>> {
+        self.kept.lock().unwrap().get(of).cloned()
+    }
+
+    async fn keep_tools(&self, _: &Caller, of: &ToolsOf, tools: &[RawJson]) {
+        let mut kept = self.kept.lock().unwrap();
+        kept.insert(of.clone(), tools.to_vec());
+        self.keeps.send_modify(|count| *count += 1);
     }
 }
 

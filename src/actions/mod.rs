@@ -6,6 +6,7 @@ mod call;
 mod connections;
 mod credentials;
 mod desk;
+mod kept;
 mod listing;
 mod members;
 mod params;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
-use crate::directory::{Directory, Held, Snapshot};
+use crate::directory::{Directory, Held, Snapshot, ToolsOf};
 use crate::mcp::{Connected, ServerIdentity, Session, ToolCall};
 use crate::model::caller::{Caller, ServerId};
 use crate::model::error::Failure;
@@ -13,7 +13,7 @@ use crate::model::json::RawJson;
 use crate::model::secret::Credentials;
 
 /// Where snapshots come from.
-pub trait Snapshots: Send + Sync + 'static {
+pub trait Snapshots: Clone + Send + Sync + 'static {
     /// What is in force for this caller, at some moment after `since`.
     fn snapshot(
         &self,
@@ -41,6 +41,21 @@ pub trait Snapshots: Send + Sync + 'static {
         caller: &Caller,
         server: &ServerId,
     ) -> impl Future<Output = Result<bool, Failure>> + Send;
+
+    /// Tools that are kept across restarts; `None` where there are none.
+    fn kept_tools(
+        &self,
+        caller: &Caller,
+        of: &ToolsOf,
+    ) -> impl Future<Output = Option<Vec<RawJson>>> + Send;
+
+    /// Keeps tools, as far as that can be done.
+    fn keep_tools(
+        &self,
+        caller: &Caller,
+        of: &ToolsOf,
+        tools: &[RawJson],
+    ) -> impl Future<Output = ()> + Send;
 }
 
 impl Snapshots for Directory {
@@ -67,6 +82,14 @@ impl Snapshots for Directory {
         server: &ServerId,
     ) -> Result<bool, Failure> {
         Directory::delete_credentials(self, caller, server).await
+    }
+
+    async fn kept_tools(&self, caller: &Caller, of: &ToolsOf) -> Option<Vec<RawJson>> {
+        Directory::kept_tools(self, caller, of).await
+    }
+
+    async fn keep_tools(&self, caller: &Caller, of: &ToolsOf, tools: &[RawJson]) {
+        Directory::keep_tools(self, caller, of, tools).await;
     }
 }
 

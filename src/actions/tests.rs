@@ -720,3 +720,87 @@ async fn a_list_that_the_host_has_is_answered_with_what_differs() {
     let other = ask(Some("u2"), revision, false).await;
     assert_eq!(names(&other).len(), 3, "a revision is one user's");
 }
+
+/// Waits until tools were kept so often in all.
+async fn kept(world: &World, times: usize) {
+    let mut keeps = world.keeps.subscribe();
+    keeps.wait_for(|count| *count >= times).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_kept_answers_at_once_and_is_listed_again_behind() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["find"]));
+    world.defines(U1, vec![public("books")]);
+    world
+        .actions()
+        .ask(U1, "list_tools", json!({}))
+        .await
+        .unwrap();
+    kept(&world, 1).await;
+
+    // Another process: the server has other tools by now, and takes its time.
+    let after = world.actions();
+    *books.tools.lock().unwrap() = Ok(vec![json!({"name": "lend", "inputSchema": {}})]);
+    let at = tokio::time::Instant::now();
+    let listed = after.ask(U1, "list_tools", json!({})).await.unwrap();
+    assert_eq!(names(&listed), ["mcp_books_find"]);
+    assert_eq!(at.elapsed(), Duration::ZERO);
+    kept(&world, 2).await;
+    let listed = after.ask(U1, "list_tools", json!({})).await.unwrap();
+    assert_eq!(names(&listed), ["mcp_books_lend"]);
+    assert_eq!(FakeServer::count(&books.connects), 2);
+
+    // One that cannot be reached is tried again each time, and goes on being shown as it was.
+    *books.refuses.lock().unwrap() = Some(crashed());
+    let down = world.actions();
+    for _ in 0..2 {
+        let listed = down.ask(U1, "list_tools", json!({})).await.unwrap();
+        assert_eq!(names(&listed), ["mcp_books_lend"]);
+    }
+    let refreshed = down.ask(U1, "list_tools", json!({"refresh": true})).await;
+    assert_eq!(refreshed.unwrap()["errors"][0]["server_name"], "books");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_kept_is_shown_to_nobody_else_and_not_under_other_credentials() {
+    let world = World::default();
+    let books = world.server("books", FakeServer::new(&["secret_tool"]));
+    world.defines(U1, vec![private("books", "one")]);
+    world.defines(Some("u2"), vec![private("books", "two")]);
+    world
+        .actions()
+        .ask(U1, "list_tools", json!({}))
+        .await
+        .unwrap();
+    kept(&world, 1).await;
+    *books.tools.lock().unwrap() = Ok(vec![json!({"name": "open_tool", "inputSchema": {}})]);
+    let after = world.actions();
+    let other = after
+        .ask(Some("u2"), "list_tools", json!({}))
+        .await
+        .unwrap();
+    assert_eq!(names(&other), ["mcp_books_open_tool"]);
+    let own = after.ask(U1, "list_tools", json!({})).await.unwrap();
+    assert_eq!(names(&own), ["mcp_books_secret_tool"]);
+    world.defines(U1, vec![private("books", "another")]);
+    let own = after.ask(U1, "list_tools", json!({})).await.unwrap();
+    assert_eq!(names(&own), ["mcp_books_open_tool"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn tools_of_one_conversation_are_not_kept() {
+    let world = World::default();
+    world.server("books", FakeServer::new(&["find"]));
+    world.server("wiki", FakeServer::new(&["read"]));
+    let mut own = private("books", "one");
+    own.definition.isolation = Some(Isolation::Session);
+    world.defines(U1, vec![own, public("wiki")]);
+    let actions = world.actions();
+    actions
+        .ask_in(Some("s1"), "list_tools", json!({}))
+        .await
+        .unwrap();
+    kept(&world, 1).await;
+    assert_eq!(*world.keeps.borrow(), 1, "the other server's alone");
+}

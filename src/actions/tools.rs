@@ -172,8 +172,10 @@ where
             self.in_time(&party, self.fresh_catalog(&party, &target))
                 .await?
         } else {
+            self.look_at_kept(&party, &target).await;
             self.in_time(&party, self.catalog(&party, &target)).await?
         };
+        self.keep(party.caller, &target.key, &catalog);
         let shown = Shown {
             view,
             entry: party.entry,

@@ -15,7 +15,7 @@ use serde::Serialize;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep_until, timeout, timeout_at};
 
-use crate::mcp::Connected;
+use crate::mcp::{Connected, ListedTools};
 use crate::model::error::{ErrorCode, Failure, Phase};
 use crate::model::json::RawJson;
 use crate::model::resolve::PoolKey;
@@ -52,6 +52,11 @@ pub struct Tool {
 impl Catalog {
     pub fn tool(&self, name: &str) -> Option<&Tool> {
         self.tools.iter().find(|tool| &*tool.name == name)
+    }
+
+    /// The tools exactly as the server sent them.
+    pub fn raws(&self) -> Vec<RawJson> {
+        self.tools.iter().map(|tool| tool.raw.clone()).collect()
     }
 
     fn is_same(&self, tools: &[Tool], warnings: &[String]) -> bool {
@@ -146,6 +151,25 @@ impl Catalogs {
             return Err(failure);
         }
         ended(fetch(&self.shelf, key, session, deadline), deadline).await
+    }
+
+    /// Puts a list from elsewhere at hand, until the server itself is listed.
+    pub fn seed(&self, key: &PoolKey, tools: Vec<RawJson>) {
+        let listed = ListedTools {
+            tools,
+            warnings: Vec::new(),
+        };
+        let read = read::read(listed);
+        let mut shelf = lock(&self.shelf);
+        if shelf.get(key).is_none() {
+            shelf.store(
+                key,
+                Instant::now(),
+                Generation::of_no_session(),
+                false,
+                read,
+            );
+        }
     }
 
     pub fn figures(&self) -> Figures {

@@ -27,6 +27,14 @@ pub(super) struct Generation {
 }
 
 impl Generation {
+    /// Of a list that no connection of this process gave.
+    pub(super) fn of_no_session() -> Self {
+        Self {
+            session: u64::MAX,
+            changes: 0,
+        }
+    }
+
     pub(super) fn of<S: Connected>(session: &S) -> Self {
         Self {
             session: session.id(),

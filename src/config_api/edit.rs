@@ -174,6 +174,7 @@ impl Store {
                 "the credentials take more than {LONGEST_TEXT} bytes"
             )));
         }
+        self.forget_tools(server, owner.user()).await?;
         // A key that is being replaced must write nothing any more: it is asked for in the turn.
         let turn = match self.is_local() {
             true => Some(self.database.change().await.map_err(failed)?),
@@ -232,6 +233,7 @@ impl Store {
                     .bind(user.as_str())
             }
         };
+        self.forget_tools(server, owner.user()).await?;
         let removed = self.database.execute(change).await.map_err(failed)?;
         Ok(removed > 0)
     }

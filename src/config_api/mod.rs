@@ -15,6 +15,7 @@ mod schema;
 mod serve;
 mod store;
 mod tokens;
+mod tools;
 mod vault;
 mod wal;
 
@@ -37,6 +38,7 @@ pub use inspect::{Inspection, inspect};
 pub use rotate::{KeyUse, new_key};
 pub use serve::ConfigServer;
 pub use store::{ServerRow, Store};
+pub use tools::{GET_TOOLS, PUT_TOOLS};
 pub use wal::Mark;
 
 use guard::{Guard, Refusal};
@@ -57,6 +59,7 @@ fn routes(api: Api) -> Router {
     Router::new()
         .route(PATH, post(config))
         .merge(credentials::routes())
+        .merge(tools::routes())
         .with_state(api)
 }
 

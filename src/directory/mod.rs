@@ -5,8 +5,9 @@ mod credentials;
 mod foreign;
 mod reader;
 mod source;
+mod tools;
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -26,6 +27,7 @@ pub use credentials::Held;
 use foreign::Foreign;
 use reader::Reader;
 use source::{ConfigSource, Embedded, Fetched, Freshness, Trouble};
+pub use tools::ToolsOf;
 
 /// The pause before the second try; it doubles from there.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
@@ -95,6 +97,8 @@ struct Inner {
     sequence: AtomicU64,
     /// When the source was last asked how fresh an answer would be, and what it said.
     looked: Mutex<Option<(Instant, Freshness)>>,
+    /// The config API has no routes for tools.
+    keeps_no_tools: AtomicBool,
 }
 
 impl Directory {
@@ -130,6 +134,7 @@ impl Directory {
             cache: Cache::new(settings.max_stale.max(settings.ttl)),
             sequence: AtomicU64::new(1),
             looked: Mutex::default(),
+            keeps_no_tools: AtomicBool::new(false),
         }))
     }
 
