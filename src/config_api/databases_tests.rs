@@ -8,7 +8,7 @@ use super::store::tests::{NEWER_VERSION, fields, object};
 use super::{Owner, Store};
 use crate::model::caller::UserId;
 use crate::model::error::{ErrorCode, Failure};
-use crate::model::secret::Secret;
+use crate::model::secret::{Credentials, Secret};
 use crate::model::settings::Settings;
 use databases::{Kind, TestDatabase};
 
@@ -402,6 +402,39 @@ async fn a_shared_database_needs_a_key_that_is_shared() {
             "{refused}"
         );
         assert!(!directory.path().join("store.key").exists());
+    }
+}
+
+/// More rows than are encrypted in one go, by a machine that has both keys.
+#[tokio::test]
+async fn the_key_is_replaced_on_every_database() {
+    for database in TestDatabase::of_each_kind() {
+        let with = async |keys: String| {
+            let mut settings = settings(&database);
+            settings.store.key = Some(Secret::new(keys));
+            Store::open(&settings).await.unwrap()
+        };
+        let (old, new) = ("ab".repeat(32), "cd".repeat(32));
+        let store = with(old.clone()).await;
+        let server = store.add_server(named("books")).await.unwrap().id;
+        let owner = |number: usize| Owner::User(UserId::new(&format!("user-{number}")));
+        for number in 0..120 {
+            let field = ("KEY".to_owned(), Secret::new(format!("key-{number}")));
+            let own = Credentials([field].into());
+            let owner = owner(number);
+            let put = store.put_credentials(&owner, &server, &own);
+            put.await.unwrap();
+        }
+        let both = with(format!("{new},{old}")).await;
+        let rotation = both.rotate_keys().await.unwrap();
+        assert_eq!((rotation.rewritten, rotation.is_done), (120, false));
+        assert_eq!(both.rotate_keys().await.unwrap().rewritten, 0);
+        let alone = with(new).await;
+        for number in [0, 99, 100, 119] {
+            let own = alone.credentials(&owner(number), &server).await;
+            let own = own.unwrap().unwrap();
+            assert_eq!(own.get("KEY").unwrap().expose(), format!("key-{number}"));
+        }
     }
 }
 
