@@ -139,8 +139,7 @@ fn the_files_of_other_programs_are_taken_and_what_is_broken_is_named() {
     assert_eq!(github["env_template"], env);
     let held = ground.run(mcp_client(&ground, &["credential", "list", "--json"]), "");
     let held: Value = serde_json::from_str(&held).expect("JSON");
-    let expected =
-        json!([{"server": "github", "user": null, "fields": ["GITHUB_PERSONAL_ACCESS_TOKEN"]}]);
+    let expected = json!([{"server": "github", "user": null, "is_enabled": true, "fields": ["GITHUB_PERSONAL_ACCESS_TOKEN"]}]);
     assert_eq!(held, expected);
 
     let again = import(&ground, &words[..1]);

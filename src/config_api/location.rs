@@ -1,14 +1,13 @@
 //! Where the store is: a SQLite file, or a database that several machines share.
 
 use std::fmt;
-use std::future::ready;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use sqlx::Connection;
 use sqlx::mysql::{MySqlConnectOptions, MySqlPoolOptions};
 use sqlx::postgres::{PgConnectOptions, PgPoolOptions};
-use sqlx::sqlite::{SqliteConnectOptions, SqliteConnection, SqlitePoolOptions};
+use sqlx::sqlite::{SqliteConnectOptions, SqlitePoolOptions};
 
 use super::database::Database;
 use crate::model::settings::StoreSettings;
@@ -78,9 +77,7 @@ impl Location {
                     .acquire_timeout(2 * BUSY_TIMEOUT);
                 Database::Sqlite {
                     reader: pool.clone().connect_lazy_with(options.clone()),
-                    writer: pool
-                        .before_acquire(|connection, _| Box::pin(ready(is_free(connection))))
-                        .connect_lazy_with(options),
+                    writer: pool.connect_lazy_with(options),
                 }
             }
             Self::MySql(options) => Database::MySql(
@@ -98,12 +95,6 @@ impl Location {
             ),
         }
     }
-}
-
-/// A full disk makes SQLite end a transaction by itself: the connection then waits for an end that
-/// cannot come, and is replaced.
-fn is_free(connection: &SqliteConnection) -> sqlx::Result<bool> {
-    Ok(!connection.is_in_transaction())
 }
 
 /// A value that does not fit is an error, whatever the server's default: never cut off.
