@@ -208,8 +208,10 @@ fn the_command_line_does_the_same_over_the_api_as_on_the_store() {
         let (status, answer) = ask(&server, &token, "GET /admin/audit?limit=500", &Value::Null);
         assert_eq!(status, 200);
         let changes = answer["data"]["changes"].as_array().expect("changes");
-        assert_eq!(changes.len(), 11, "{changes:?}");
-        assert!(changes.iter().all(|change| change["actor"] == "token boss"));
+        assert_eq!(changes.len(), 12, "{changes:?}");
+        let (made, others) = changes.split_last().expect("changes");
+        assert_eq!(made["action"], "token.create");
+        assert!(others.iter().all(|change| change["actor"] == "token boss"));
         let told = format!("{answer} {}", server.stderr());
         assert!(!told.contains("hush"), "{told}");
         // On the store itself it is the account of whoever had the key.
@@ -341,8 +343,8 @@ fn without_the_admin_role_nothing_is_told_and_nothing_changed() {
     );
     let changes = answer["data"]["changes"].as_array().expect("changes");
     assert_eq!(
-        (changes.len(), &changes[0]["actor"]),
-        (1, &json!("user ann"))
+        (changes.len(), &changes[0]["actor"], &changes[1]["action"]),
+        (2, &json!("user ann"), &json!("token.create"))
     );
     // Anybody may read what the API is like.
     let (status, _, document) = http(server.address(), "GET /openapi.json HTTP/1.1", "");

@@ -144,7 +144,7 @@ fn the_files_of_other_programs_are_taken_and_what_is_broken_is_named() {
 
     let again = import(&ground, &words[..1]);
     assert_eq!(again.status.code(), Some(1), "nothing new: {again:?}");
-    assert!(text(&again.stderr).contains("there is a server named \"github\" already"));
+    assert!(text(&again.stderr).contains("name is taken by the server \"github\""));
 }
 
 #[test]
@@ -168,7 +168,7 @@ fn a_dry_run_says_the_same_and_makes_nothing() {
     assert_eq!(dry.stderr, done.stderr);
     let dry = import(&ground, &["--dry-run", path]);
     assert_eq!(dry.status.code(), Some(1), "all are there now: {dry:?}");
-    assert!(text(&dry.stderr).contains("\"filesystem\" already"));
+    assert!(text(&dry.stderr).contains("is taken by the server \"filesystem\""));
 }
 
 /// A fake server's entry as a desktop program would have it, with a literal secret.

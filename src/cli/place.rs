@@ -1,5 +1,7 @@
 //! Where `server` and `credential` work: on the store here, or over the admin API of a config server.
 
+use url::Url;
+
 use super::REDACTOR;
 use crate::config_api::{Remote, Store};
 use crate::model::error::{ErrorCode, Failure};
@@ -38,10 +40,19 @@ impl Place {
             let message = format!("the admin API needs a token: set {ADMIN_TOKEN}");
             return Err(Failure::new(ErrorCode::ConfigUnauthorized, message));
         };
+        if base.trim().starts_with("http:") && !is_here(base) {
+            eprintln!("note: without https the token and credentials cross the network in clear");
+        }
         let token = Secret::new(token);
         REDACTOR.learn(&token);
         Remote::new(base, token, &settings.config).map(Opened::Remote)
     }
+}
+
+fn is_here(url: &str) -> bool {
+    let url = Url::parse(url.trim()).ok();
+    let host = url.as_ref().and_then(Url::host_str).unwrap_or_default();
+    ["127.0.0.1", "[::1]", "localhost"].contains(&host)
 }
 
 /// What is done here is of no effect on a daemon that asks another config API.

@@ -27,6 +27,8 @@ words! {
         EnableCredentials = "credentials.enable",
         DisableCredentials = "credentials.disable",
         DeleteCredentials = "credentials.delete",
+        CreateToken = "token.create",
+        DeleteToken = "token.delete",
     }
 }
 
@@ -37,7 +39,7 @@ pub(super) struct Event<'a> {
     server_name: &'a str,
     /// Whose credentials; "": the system's, or none at all.
     pub user: &'a str,
-    /// The columns or fields that were given.
+    /// The columns or fields that were given; of a token, its name.
     pub fields: BTreeSet<String>,
 }
 
@@ -50,6 +52,12 @@ impl<'a> Event<'a> {
             user: "",
             fields: BTreeSet::new(),
         }
+    }
+
+    pub(super) fn of_token(action: Action, name: &str) -> Self {
+        let mut event = Self::new(action, "", "");
+        event.fields.insert(name.to_owned());
+        event
     }
 
     pub(super) fn of_server(action: Action, row: &'a ServerRow) -> Self {

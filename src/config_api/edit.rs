@@ -11,6 +11,7 @@ use super::servers::{LONGEST_TEXT, name_of};
 use super::store::{LONGEST_USER, SealedRow, Store, is_storable};
 use super::vault::Place;
 use crate::model::caller::UserId;
+use crate::model::definition::ConfigFault;
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::row;
 use crate::model::secret::{Credentials, Secret};
@@ -206,6 +207,22 @@ pub(super) fn new_id() -> String {
 
 pub(super) fn invalid(message: String) -> Failure {
     Failure::new(ErrorCode::InvalidParams, message)
+}
+
+/// A failure that names everything at fault, in `details.fields`; `about` begins the message.
+pub(super) fn at_fault(code: ErrorCode, about: &str, faults: &[ConfigFault]) -> Failure {
+    let told = faults
+        .iter()
+        .map(|fault| format!("{} {}", fault.field, fault.reason));
+    let told: Vec<_> = told.collect();
+    let fields = faults
+        .iter()
+        .map(|fault| json!({"field": fault.field, "reason": fault.reason}));
+    let fields: Vec<_> = fields.collect();
+    let first = faults.first().map(|fault| fault.field.as_str());
+    Failure::new(code, format!("{about}{}", told.join("; ")))
+        .with("field", first)
+        .with("fields", fields)
 }
 
 pub(super) fn failed(error: sqlx::Error) -> Failure {

@@ -6,7 +6,7 @@ use serde_json::{Map, Value, json};
 
 use super::audit::{Action, Event};
 use super::database::{Statement, Transaction, sql};
-use super::edit::{failed, new_id};
+use super::edit::{at_fault, failed, new_id};
 use super::store::{SERVERS, ServerRow, Store};
 use crate::model::definition::{ConfigFault, Definition, Template};
 use crate::model::error::{ErrorCode, Failure};
@@ -220,32 +220,15 @@ fn differing(before: &ServerRow, after: &ServerRow) -> BTreeSet<String> {
 }
 
 fn refuse(row: ServerRow, faults: Vec<ConfigFault>) -> Result<ServerRow, Failure> {
-    let Some(first) = faults.first() else {
+    if faults.is_empty() {
         return Ok(row);
-    };
-    let told: Vec<_> = faults
-        .iter()
-        .map(|fault| format!("{} {}", fault.field, fault.reason))
-        .collect();
+    }
     let code = match faults.iter().any(|fault| fault.field == "name") {
         true => ErrorCode::InvalidParams,
         false => ErrorCode::ConfigInvalid,
     };
-    let message = format!(
-        "server {:?} cannot be stored: {}",
-        row.name,
-        told.join("; ")
-    );
-    let refused = Failure::new(code, message).with("field", first.field.as_str());
-    Err(refused.with("fields", shown(&faults)))
-}
-
-/// Faults as `details.fields` has them.
-pub(super) fn shown(faults: &[ConfigFault]) -> Value {
-    let faults = faults
-        .iter()
-        .map(|fault| json!({"field": fault.field, "reason": fault.reason}));
-    Value::Array(faults.collect())
+    let about = format!("server {:?} cannot be stored: ", row.name);
+    Err(at_fault(code, &about, &faults))
 }
 
 /// The row as it is stored, read generously and written in one form, and all that is wrong with it.

@@ -14,9 +14,9 @@ use serde_json::{Map, Value, json};
 use url::form_urlencoded;
 
 use super::{PAGE, Wanted};
-use crate::config_api::edit::{Owner, invalid};
+use crate::config_api::edit::{Owner, at_fault, invalid};
 use crate::config_api::guard::{Guard, Principal, Refusal};
-use crate::config_api::servers::{no_such_server, shown};
+use crate::config_api::servers::no_such_server;
 use crate::config_api::store::{ServerRow, Store};
 use crate::config_api::{answer, refuse};
 use crate::model::caller::UserId;
@@ -334,22 +334,15 @@ fn fault(field: &str, reason: String) -> ConfigFault {
 }
 
 fn faulty(field: &str, reason: &str) -> Failure {
-    match all_well(vec![fault(field, reason.to_owned())]) {
-        Err(failure) => failure,
-        Ok(()) => invalid(reason.to_owned()),
-    }
+    let fault = fault(field, reason.to_owned());
+    at_fault(ErrorCode::InvalidParams, "", &[fault])
 }
 
 /// # Errors
 /// `invalid_params`, naming everything that is at fault.
 fn all_well(faults: Vec<ConfigFault>) -> Result<(), Failure> {
-    let Some(first) = faults.first() else {
-        return Ok(());
-    };
-    let told: Vec<_> = faults
-        .iter()
-        .map(|fault| format!("{} {}", fault.field, fault.reason))
-        .collect();
-    let failure = invalid(told.join("; ")).with("field", first.field.as_str());
-    Err(failure.with("fields", shown(&faults)))
+    match faults.is_empty() {
+        true => Ok(()),
+        false => Err(at_fault(ErrorCode::InvalidParams, "", &faults)),
+    }
 }
