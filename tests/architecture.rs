@@ -18,7 +18,15 @@ const FLOORS: &[&[&str]] = &[
 /// Crates and their homes: paths below `src/` begin with one of these.
 const CRATES: &[(&str, &[&str])] = &[
     ("rmcp", &["mcp/"]),
-    ("reqwest", &["mcp/http", "directory/", "config_api/jwks"]),
+    (
+        "reqwest",
+        &[
+            "mcp/http",
+            "directory/",
+            "config_api/jwks",
+            "config_api/admin/client",
+        ],
+    ),
     ("axum", &["config_api/"]),
     ("hyper", &["config_api/"]),
     ("jsonwebtoken", &["config_api/"]),

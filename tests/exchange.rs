@@ -139,13 +139,12 @@ fn the_files_of_other_programs_are_taken_and_what_is_broken_is_named() {
     assert_eq!(github["env_template"], env);
     let held = ground.run(mcp_client(&ground, &["credential", "list", "--json"]), "");
     let held: Value = serde_json::from_str(&held).expect("JSON");
-    let expected =
-        json!([{"server": "github", "user": null, "fields": ["GITHUB_PERSONAL_ACCESS_TOKEN"]}]);
+    let expected = json!([{"server": "github", "user": null, "is_enabled": true, "fields": ["GITHUB_PERSONAL_ACCESS_TOKEN"]}]);
     assert_eq!(held, expected);
 
     let again = import(&ground, &words[..1]);
     assert_eq!(again.status.code(), Some(1), "nothing new: {again:?}");
-    assert!(text(&again.stderr).contains("there is a server named \"github\" already"));
+    assert!(text(&again.stderr).contains("name is taken by the server \"github\""));
 }
 
 #[test]
@@ -169,7 +168,7 @@ fn a_dry_run_says_the_same_and_makes_nothing() {
     assert_eq!(dry.stderr, done.stderr);
     let dry = import(&ground, &["--dry-run", path]);
     assert_eq!(dry.status.code(), Some(1), "all are there now: {dry:?}");
-    assert!(text(&dry.stderr).contains("\"filesystem\" already"));
+    assert!(text(&dry.stderr).contains("is taken by the server \"filesystem\""));
 }
 
 /// A fake server's entry as a desktop program would have it, with a literal secret.

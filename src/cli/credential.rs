@@ -1,5 +1,5 @@
-//! `mcp-client credential set|list|remove`: credentials in the embedded store. Values are read from
-//! stdin or asked for, never taken from the command line, and never shown.
+//! `mcp-client credential set|list|enable|disable|remove`: credentials in the store, or in that of a config
+//! server. Values are read from stdin or asked for, never taken from the command line, and never shown.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, IsTerminal, Read};
@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use zeroize::Zeroizing;
 
 use super::oneshot;
-use super::server::note_foreign;
-use crate::config_api::{Owner, ServerRow, Store};
+use super::place::{Opened, Place};
+use crate::config_api::{Admin, Holding, Owner, ServerRow, Wanted};
 use crate::model::caller::UserId;
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::row;
@@ -21,11 +21,13 @@ use crate::model::template::fields_named;
 /// The most that is read from stdin, in bytes.
 const LARGEST_INPUT: u64 = 1024 * 1024;
 
-/// Set, list and remove credentials in the embedded store
+/// Set, list and remove credentials in the store, or in that of a config server
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    place: Place,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -49,6 +51,18 @@ enum Command {
         /// Print JSON
         #[arg(long)]
         json: bool,
+    },
+    /// Let the credentials be used again
+    Enable {
+        server: String,
+        #[command(flatten)]
+        whose: Whose,
+    },
+    /// Keep the credentials, but as if there were none
+    Disable {
+        server: String,
+        #[command(flatten)]
+        whose: Whose,
     },
     /// Remove the credentials of a user, or the system's, for a server
     Remove {
@@ -82,16 +96,23 @@ impl Whose {
 /// # Errors
 /// Those of the store, and `invalid_params` for input that cannot be read.
 pub async fn run(args: Args, settings: &Settings) -> Result<ExitCode, Failure> {
-    note_foreign(settings);
-    let store = Store::open(settings).await?;
-    match args.command {
-        Command::Set { server, whose } => set(&store, &server, &whose.owner()?).await,
-        Command::List { server, json } => list(&store, server.as_deref(), json).await,
-        Command::Remove { server, whose } => remove(&store, &server, &whose.owner()?).await,
+    match args.place.open(settings).await? {
+        Opened::Here(store) => perform(args.command, &store).await,
+        Opened::Remote(api) => perform(args.command, &api).await,
     }
 }
 
-async fn set(store: &Store, name: &str, owner: &Owner) -> Result<ExitCode, Failure> {
+async fn perform(command: Command, store: &impl Admin) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Set { server, whose } => set(store, &server, &whose.owner()?).await,
+        Command::List { server, json } => list(store, server.as_deref(), json).await,
+        Command::Enable { server, whose } => enable(store, &server, &whose.owner()?, true).await,
+        Command::Disable { server, whose } => enable(store, &server, &whose.owner()?, false).await,
+        Command::Remove { server, whose } => remove(store, &server, &whose.owner()?).await,
+    }
+}
+
+async fn set(store: &impl Admin, name: &str, owner: &Owner) -> Result<ExitCode, Failure> {
     let server = store.server(name).await?;
     let credentials = match io::stdin().is_terminal() {
         true => ask(&server)?,
@@ -232,34 +253,59 @@ fn parse(text: &str) -> Result<Credentials, Failure> {
     Ok(Credentials(fields))
 }
 
-async fn remove(store: &Store, name: &str, owner: &Owner) -> Result<ExitCode, Failure> {
+async fn remove(store: &impl Admin, name: &str, owner: &Owner) -> Result<ExitCode, Failure> {
     let server = store.server(name).await?;
     let removed = store.remove_credentials(owner, &server.id).await?;
-    let word = if removed {
-        "removed the credentials"
-    } else {
-        "there are no credentials"
-    };
-    let text = format!("{word} of {} for server {:?}", shown(owner), server.name);
-    Ok(oneshot::print(&text))
+    Ok(told(removed, "removed", owner, &server))
 }
 
-async fn list(store: &Store, server: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
-    let wanted = match server {
+async fn enable(
+    store: &impl Admin,
+    name: &str,
+    owner: &Owner,
+    enabled: bool,
+) -> Result<ExitCode, Failure> {
+    let server = store.server(name).await?;
+    let changed = store.enable_credentials(owner, &server.id, enabled).await?;
+    let word = if enabled { "enabled" } else { "disabled" };
+    Ok(told(changed, word, owner, &server))
+}
+
+fn told(is_done: bool, word: &str, owner: &Owner, server: &ServerRow) -> ExitCode {
+    let done = match is_done {
+        true => format!("{word} the credentials"),
+        false => "there are no credentials".to_owned(),
+    };
+    oneshot::print(&format!(
+        "{done} of {} for server {:?}",
+        shown(owner),
+        server.name
+    ))
+}
+
+async fn list(store: &impl Admin, server: Option<&str>, json: bool) -> Result<ExitCode, Failure> {
+    let servers = match server {
         Some(name) => vec![store.server(name).await?],
         None => store.servers().await?,
     };
-    let owners = store.owners().await?;
+    let wanted = Wanted {
+        server: server.map_or_else(String::new, |_| servers[0].id.clone()),
+        user: String::new(),
+    };
     let mut entries = Vec::new();
-    for server in &wanted {
-        for (_, owner) in owners.iter().filter(|(id, _)| *id == server.id) {
-            let fields = match store.credentials(owner, &server.id).await {
-                Ok(credentials) => Ok(credentials.unwrap_or_default().0.into_keys().collect()),
-                Err(failure) => Err(failure.message),
-            };
-            entries.push((server.name.clone(), owner, fields));
+    let mut cursor = String::new();
+    loop {
+        let page = store.holdings(&wanted, &cursor).await?;
+        entries.extend(page.credentials.into_iter().filter_map(|held| {
+            let server = servers.iter().find(|server| server.id == held.server_id)?;
+            Some((server.name.clone(), held))
+        }));
+        match page.next {
+            Some(next) => cursor = next,
+            None => break,
         }
     }
+    entries.sort_by(|(one, _), (other, _)| one.cmp(other));
     if json {
         let entries: Vec<_> = entries.iter().map(entry).collect();
         return Ok(oneshot::print(&Value::from(entries).to_string()));
@@ -269,30 +315,40 @@ async fn list(store: &Store, server: Option<&str>, json: bool) -> Result<ExitCod
             "no credentials are set; see `mcp-client credential set --help`",
         ));
     }
-    let rows = entries
-        .into_iter()
-        .map(|(server, owner, fields)| {
-            vec![
-                server,
-                shown(owner),
-                fields.map_or_else(|error| error, |names| names.join(", ")),
-            ]
-        })
-        .collect();
+    let rows = entries.into_iter().map(row).collect();
     Ok(oneshot::print(&oneshot::table(
-        &["server", "whose", "fields"],
+        &["server", "whose", "state", "fields"],
         rows,
     )))
 }
 
-fn entry((server, owner, fields): &(String, &Owner, Result<Vec<String>, String>)) -> Value {
-    let user = match owner {
-        Owner::User(user) => Some(user.as_str()),
-        Owner::Default => None,
+fn row((server, held): (String, Holding)) -> Vec<String> {
+    let owner = match &held.user_id {
+        Some(user) => Owner::User(UserId::new(user)),
+        None => Owner::Default,
     };
-    match fields {
-        Ok(fields) => json!({"server": server, "user": user, "fields": fields}),
-        Err(error) => json!({"server": server, "user": user, "error": error}),
+    let state = if held.is_enabled {
+        "enabled"
+    } else {
+        "disabled"
+    };
+    vec![
+        server,
+        shown(&owner),
+        state.to_owned(),
+        held.fault.unwrap_or_else(|| held.fields.join(", ")),
+    ]
+}
+
+fn entry((server, held): &(String, Holding)) -> Value {
+    let (user, enabled) = (&held.user_id, held.is_enabled);
+    match &held.fault {
+        None => {
+            json!({"server": server, "user": user, "is_enabled": enabled, "fields": held.fields})
+        }
+        Some(error) => {
+            json!({"server": server, "user": user, "is_enabled": enabled, "error": error})
+        }
     }
 }
 

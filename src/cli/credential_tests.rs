@@ -106,12 +106,21 @@ async fn lists_names_of_fields_and_removes() {
         .put_credentials(&ann, &server.id, &parse("K=hush-hush").unwrap())
         .await
         .unwrap();
-    let shown = entry(&("books".to_owned(), &ann, Ok(vec!["K".to_owned()])));
+    let held = async || {
+        let page = store.holdings(&Wanted::default(), "").await;
+        page.unwrap().credentials
+    };
+    let shown = entry(&("books".to_owned(), held().await.remove(0)));
     assert_eq!(
         shown,
-        json!({"server": "books", "user": "ann", "fields": ["K"]})
+        json!({"server": "books", "user": "ann", "is_enabled": true, "fields": ["K"]})
     );
 
+    for (verb, is_enabled) in [("disable", false), ("enable", true)] {
+        let words = [verb, "books", "--user", "ann"];
+        run(line(&words).unwrap(), &settings).await.unwrap();
+        assert_eq!(held().await[0].is_enabled, is_enabled);
+    }
     run(line(&["list", "--json"]).unwrap(), &settings)
         .await
         .unwrap();
@@ -121,7 +130,7 @@ async fn lists_names_of_fields_and_removes() {
     )
     .await
     .unwrap();
-    assert_eq!(store.owners().await.unwrap(), []);
+    assert_eq!(held().await, []);
     let missing = run(line(&["remove", "nope", "--default"]).unwrap(), &settings)
         .await
         .unwrap_err();

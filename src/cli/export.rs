@@ -4,8 +4,8 @@ use std::process::ExitCode;
 
 use super::formats::{Format, write};
 use super::oneshot;
-use super::server::{note_foreign, unpacked};
-use crate::config_api::Store;
+use super::place::note_foreign;
+use crate::config_api::{ServerRow, Store};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::settings::Settings;
 
@@ -36,7 +36,10 @@ pub async fn run(args: Args, settings: &Settings) -> Result<ExitCode, Failure> {
             servers
         }
     };
-    let document = write(servers.iter().map(unpacked).collect(), args.format);
+    let document = write(
+        servers.iter().map(ServerRow::unpacked).collect(),
+        args.format,
+    );
     let text = serde_json::to_string_pretty(&document)
         .map_err(|error| Failure::new(ErrorCode::Internal, error.to_string()))?;
     Ok(oneshot::print(&text))

@@ -8,7 +8,8 @@ use serde_json::{Map, Value, json};
 
 use super::formats::{self, Entry, Lifted, lift};
 use super::oneshot;
-use super::server::{note_foreign, read};
+use super::place::note_foreign;
+use super::server::read;
 use crate::config_api::{Owner, Store, check_server, inspect};
 use crate::model::caller::UserId;
 use crate::model::error::{ErrorCode, Failure};

@@ -14,6 +14,7 @@ mod import;
 mod keys;
 mod log;
 mod oneshot;
+mod place;
 mod run;
 mod server;
 mod servers;

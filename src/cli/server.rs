@@ -1,4 +1,5 @@
-//! `mcp-client server add|list|show|enable|disable|remove`: the definitions in the embedded store.
+//! `mcp-client server add|list|show|enable|disable|remove`: the definitions in the store, or in that of a
+//! config server.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -6,16 +7,19 @@ use std::process::ExitCode;
 
 use serde_json::{Map, Value, json};
 
+use super::place::{Opened, Place};
 use super::{formats, oneshot};
-use crate::config_api::{ServerRow, Store};
+use crate::config_api::{Admin, ServerRow};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::settings::Settings;
 
-/// Define, show and remove servers in the embedded store
+/// Define, show and remove servers in the store, or in that of a config server
 #[derive(clap::Args, Debug)]
 pub struct Args {
     #[command(subcommand)]
     command: Command,
+    #[command(flatten)]
+    place: Place,
 }
 
 #[derive(clap::Subcommand, Debug)]
@@ -115,14 +119,19 @@ struct Add {
 /// # Errors
 /// Those of the store, and `invalid_params` for arguments that do not fit together.
 pub async fn run(args: Args, settings: &Settings) -> Result<ExitCode, Failure> {
-    note_foreign(settings);
-    let store = Store::open(settings).await?;
-    match args.command {
-        Command::Add(add) => add_all(&store, *add).await,
-        Command::List { json } => list(&store, json).await,
-        Command::Show { name, json } => show(&store, &name, json).await,
-        Command::Enable { name } => enable(&store, &name, true).await,
-        Command::Disable { name } => enable(&store, &name, false).await,
+    match args.place.open(settings).await? {
+        Opened::Here(store) => perform(args.command, &store).await,
+        Opened::Remote(api) => perform(args.command, &api).await,
+    }
+}
+
+async fn perform(command: Command, store: &impl Admin) -> Result<ExitCode, Failure> {
+    match command {
+        Command::Add(add) => add_all(store, *add).await,
+        Command::List { json } => list(store, json).await,
+        Command::Show { name, json } => show(store, &name, json).await,
+        Command::Enable { name } => enable(store, &name, true).await,
+        Command::Disable { name } => enable(store, &name, false).await,
         Command::Remove { name } => {
             let server = store.server(&name).await?;
             store.remove_server(&server.id).await?;
@@ -131,16 +140,7 @@ pub async fn run(args: Args, settings: &Settings) -> Result<ExitCode, Failure> {
     }
 }
 
-/// What is done here is of no effect on a daemon that asks another config API.
-pub(super) fn note_foreign(settings: &Settings) {
-    if settings.config.api_base.is_some() {
-        eprintln!(
-            "note: config.api_base (API_BASE) is set, so the daemon reads its servers there, not from this store"
-        );
-    }
-}
-
-async fn add_all(store: &Store, add: Add) -> Result<ExitCode, Failure> {
+async fn add_all(store: &impl Admin, add: Add) -> Result<ExitCode, Failure> {
     let rows = match &add.json {
         Some(file) => rows_in(file, add.name.as_deref())?,
         None => vec![Ok(Map::new())],
@@ -259,14 +259,14 @@ pub(super) fn read(file: &Path) -> std::io::Result<String> {
     std::fs::read_to_string(file)
 }
 
-async fn enable(store: &Store, name: &str, enabled: bool) -> Result<ExitCode, Failure> {
+async fn enable(store: &impl Admin, name: &str, enabled: bool) -> Result<ExitCode, Failure> {
     let server = store.server(name).await?;
     store.enable_server(&server.id, enabled).await?;
     let word = if enabled { "enabled" } else { "disabled" };
     Ok(oneshot::print(&format!("{word} server {:?}", server.name)))
 }
 
-async fn list(store: &Store, json: bool) -> Result<ExitCode, Failure> {
+async fn list(store: &impl Admin, json: bool) -> Result<ExitCode, Failure> {
     let servers = store.servers().await?;
     if json {
         let shown: Vec<_> = servers.iter().map(shown).collect();
@@ -298,7 +298,7 @@ fn row(server: &ServerRow) -> Vec<String> {
     ]
 }
 
-async fn show(store: &Store, name: &str, json: bool) -> Result<ExitCode, Failure> {
+async fn show(store: &impl Admin, name: &str, json: bool) -> Result<ExitCode, Failure> {
     let shown = shown(&store.server(name).await?);
     if json {
         return Ok(oneshot::print(&shown.to_string()));
@@ -317,7 +317,7 @@ async fn show(store: &Store, name: &str, json: bool) -> Result<ExitCode, Failure
 
 /// The row with its JSON columns unpacked, what is empty left out, and literal secrets masked.
 fn shown(server: &ServerRow) -> Value {
-    let mut columns = unpacked(server);
+    let mut columns = server.unpacked();
     for column in ["env_template", "headers"] {
         let members = columns.get_mut(column).and_then(Value::as_object_mut);
         for (name, value) in members.into_iter().flatten() {
@@ -330,28 +330,6 @@ fn shown(server: &ServerRow) -> Value {
     let empty = [Value::Null, json!([]), json!({})];
     columns.retain(|_, value| !empty.contains(value));
     columns.into()
-}
-
-/// The row with its JSON columns unpacked.
-pub(super) fn unpacked(server: &ServerRow) -> Map<String, Value> {
-    let mut columns = match serde_json::to_value(server) {
-        Ok(Value::Object(columns)) => columns,
-        _ => Map::new(),
-    };
-    for column in [
-        "args",
-        "env_template",
-        "headers",
-        "credential_fields",
-        "tool_meta",
-        "tool_display",
-    ] {
-        let text = columns.get(column).and_then(Value::as_str);
-        if let Some(Ok(value)) = text.map(serde_json::from_str) {
-            columns.insert(column.to_owned(), value);
-        }
-    }
-    columns
 }
 
 /// A literal under a name that speaks of a secret; a placeholder is none.

@@ -1,6 +1,7 @@
 use clap::Parser;
 
 use super::*;
+use crate::config_api::Store;
 
 #[derive(Parser)]
 struct Line {

@@ -72,8 +72,10 @@ async fn set(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Respons
             let faults = serde_json::to_value(faults).unwrap_or_default();
             Failure::new(ErrorCode::CredentialInvalid, message).with("fields", faults)
         })?;
-        let put = api.store.put_credentials(&owner, &server.id, &credentials);
-        put.await?;
+        let store = acting_for(&api.store, &owner);
+        store
+            .put_credentials(&owner, &server.id, &credentials)
+            .await?;
         Ok(json!({}))
     };
     carry_out(&api, &headers, &body, work).await
@@ -82,10 +84,16 @@ async fn set(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Respons
 async fn delete(State(api): State<Api>, headers: HeaderMap, body: Bytes) -> Response {
     let work = async |request: Request| {
         let (owner, server) = api.store.concerned(&request).await?;
-        let deleted = api.store.remove_credentials(&owner, &server.id).await?;
+        let store = acting_for(&api.store, &owner);
+        let deleted = store.remove_credentials(&owner, &server.id).await?;
         Ok(json!({ "deleted": deleted }))
     };
     carry_out(&api, &headers, &body, work).await
+}
+
+/// Whoever asks does it for the user, and so the audit says.
+fn acting_for(store: &Store, owner: &Owner) -> Store {
+    store.acting(&format!("user {}", owner.user()))
 }
 
 /// Does the work for whoever may ask for that user's sake.

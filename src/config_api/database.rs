@@ -25,6 +25,7 @@ pub struct Statement {
 pub enum Value {
     Text(Option<String>),
     Flag(bool),
+    Number(i64),
 }
 
 /// A statement without values yet.
@@ -64,6 +65,12 @@ impl From<&Option<String>> for Value {
 impl From<bool> for Value {
     fn from(flag: bool) -> Self {
         Self::Flag(flag)
+    }
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Number(number)
     }
 }
 
@@ -259,6 +266,7 @@ macro_rules! dialects {
                     match value {
                         Value::Text(text) => arguments.add(text)?,
                         Value::Flag(flag) => arguments.add(flag)?,
+                        Value::Number(number) => arguments.add(number)?,
                     }
                 }
                 Ok(arguments)

@@ -13,7 +13,7 @@ use crate::model::settings::Settings;
 use databases::{Kind, TestDatabase};
 
 #[path = "../../tests/databases/mod.rs"]
-mod databases;
+pub(super) mod databases;
 
 /// Names that databases fold, trim, expand, compare or quote, each in its own way.
 const NAMES: &[&str] = &[
@@ -82,11 +82,11 @@ fn settings(database: &TestDatabase) -> Settings {
     settings
 }
 
-async fn open(database: &TestDatabase) -> Store {
+pub(super) async fn open(database: &TestDatabase) -> Store {
     Store::open(&settings(database)).await.unwrap()
 }
 
-fn named(name: &str) -> Map<String, Value> {
+pub(super) fn named(name: &str) -> Map<String, Value> {
     object(json!({"name": name, "command": "x"}))
 }
 
@@ -131,7 +131,7 @@ async fn step(store: &Store, dice: &mut Dice) -> Value {
     };
     let done = match verb {
         0..=2 => said(store.add_server(named(name)).await, |row| json!(row.name)),
-        3 => said(store.owners().await, |owners| json!(owners.len())),
+        3 => json!(store.owners().await.len()),
         4 => said(store.remove_server(&server).await, |()| json!("removed")),
         5 => said(
             store.enable_server(&server, dice.below(2) == 0).await,
@@ -324,7 +324,7 @@ async fn many_write_the_same_rows_at_once() {
             store.put_credentials(owner, &server, &own).await.unwrap();
         };
         join_all((0..60).map(write)).await;
-        assert_eq!(store.owners().await.unwrap().len(), owners.len());
+        assert_eq!(store.owners().await.len(), owners.len());
     }
 }
 

@@ -29,8 +29,8 @@ pub(super) enum Principal {
     User(Box<Claims>),
     /// A program that speaks for any user.
     Service,
-    /// May change things too.
-    Admin,
+    /// May change things too; how the audit names them.
+    Admin(String),
 }
 
 impl Principal {
@@ -38,7 +38,7 @@ impl Principal {
     /// The same for a user who does not exist and one whose rows are none of the asker's business.
     pub(super) fn may_read(&self, user: Option<&str>) -> Result<(), Refusal> {
         match (self, user) {
-            (Self::Service | Self::Admin, _) => Ok(()),
+            (Self::Service | Self::Admin(_), _) => Ok(()),
             (Self::User(claims), Some(user)) if claims.is_of(user) => Ok(()),
             (Self::User(_), _) => {
                 tracing::info!(user, "a user's token was refused for another user");
@@ -100,14 +100,18 @@ impl Guard {
                 Refusal(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE.to_owned())
             })?;
             return match known {
-                Some(token) if token.is_admin => Ok(Principal::Admin),
+                Some(token) if token.is_admin => {
+                    Ok(Principal::Admin(format!("token {}", token.name)))
+                }
                 Some(_) => Ok(Principal::Service),
                 None => Err(refused()),
             };
         }
         let keys = self.keys.for_token(token).await;
         match self.rules.verify(token, &keys) {
-            Ok(claims) if self.is_admin(&claims) => Ok(Principal::Admin),
+            Ok(claims) if self.is_admin(&claims) => {
+                Ok(Principal::Admin(format!("user {}", claims.user())))
+            }
             Ok(claims) => Ok(Principal::User(Box::new(claims))),
             Err(reason) => {
                 tracing::info!("a token was refused: {reason}");

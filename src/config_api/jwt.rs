@@ -60,6 +60,19 @@ impl Claims {
         is(&self.sub) || is(&self.user_id)
     }
 
+    /// The user whom `sub`, else `userId` names; "" for none.
+    pub(super) fn user(&self) -> String {
+        let named = [&self.sub, &self.user_id].map(|claim| match claim {
+            Value::String(text) => text.clone(),
+            Value::Number(number) => number.to_string(),
+            _ => String::new(),
+        });
+        named
+            .into_iter()
+            .find(|name| !name.is_empty())
+            .unwrap_or_default()
+    }
+
     /// Whether the claim is this text, or a list with it.
     pub(super) fn says(&self, claim: &str, word: &str) -> bool {
         match self.others.get(claim) {

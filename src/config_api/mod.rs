@@ -1,5 +1,7 @@
 //! Floor 1: the internal API `/internal/mcp/config` over the store.
 
+mod admin;
+mod audit;
 mod credentials;
 mod database;
 mod edit;
@@ -13,6 +15,7 @@ mod location;
 mod rotate;
 mod schema;
 mod serve;
+mod servers;
 mod store;
 mod tokens;
 mod tools;
@@ -32,11 +35,13 @@ use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tower::ServiceExt;
 
+pub use admin::{Admin, Holding, Remote, Wanted};
 pub use credentials::{DELETE, LIST, SET};
-pub use edit::{Owner, check_server};
+pub use edit::Owner;
 pub use inspect::{Inspection, inspect};
 pub use rotate::{KeyUse, new_key};
 pub use serve::ConfigServer;
+pub use servers::check_server;
 pub use store::{ServerRow, Store};
 pub use tools::{GET_TOOLS, PUT_TOOLS};
 pub use wal::Mark;

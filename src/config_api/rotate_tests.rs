@@ -97,7 +97,7 @@ async fn everything_is_encrypted_again_and_the_old_key_is_gone() {
         .credentials(&owner(0), &ground.server)
         .await
         .unwrap_err();
-    assert!(failure.message.contains("not among the keys"), "{failure}");
+    assert!(failure.contains("not among the keys"), "{failure}");
 }
 
 /// Between any two steps the work may end; what others read and write then is whole.

@@ -33,7 +33,7 @@ use tower::ServiceExt;
 
 use super::guard::{Guard, UNAVAILABLE};
 use super::store::Store;
-use super::{Api, routes};
+use super::{Api, admin, routes};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::settings::ServerSettings;
 
@@ -74,6 +74,7 @@ impl ConfigServer {
             .route("/health", get(async || "ok"))
             .route("/ready", get(ready))
             .with_state(watch);
+        let admin = admin::routes::routes(store.clone(), guard.clone());
         let api = Api {
             store,
             guard: Some(guard.clone()),
@@ -82,6 +83,7 @@ impl ConfigServer {
             listener,
             tls,
             router: routes(api)
+                .merge(admin)
                 .merge(signs)
                 .layer(DefaultBodyLimit::max(LARGEST_BODY)),
             guard,

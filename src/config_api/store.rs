@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use super::database::{Database, Statement, sql};
@@ -26,7 +27,8 @@ const CONNECTIONS: u32 = 10;
 pub(super) const LONGEST_USER: usize = 255;
 
 /// Times are cut to text alike by every database.
-const SERVERS: &str = "SELECT id, name, display_name, description, transport_type, command, args,
+pub(super) const SERVERS: &str =
+    "SELECT id, name, display_name, description, transport_type, command, args,
      env_template, url, headers, is_public, is_enabled, requires_credentials, credential_fields,
      isolation, sandbox, tool_meta, tool_display, CAST(created_at AS CHAR(19)) AS created_at,
      CAST(updated_at AS CHAR(19)) AS updated_at FROM mcp_servers ORDER BY name";
@@ -36,12 +38,15 @@ const SERVERS: &str = "SELECT id, name, display_name, description, transport_typ
 pub struct Store {
     pub(super) database: Database,
     pub(super) keys: Arc<Keyring>,
+    /// Who changes something, as the audit names them.
+    pub(super) actor: Arc<str>,
     /// Of a SQLite file.
     index: Option<Arc<WalIndex>>,
 }
 
 /// A row of `mcp_servers`, in the form of the config API: JSON columns are JSON in a string.
-#[derive(Clone, Debug, Default, Serialize, sqlx::FromRow)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize, sqlx::FromRow)]
+#[serde(default)]
 pub struct ServerRow {
     pub id: String,
     pub name: String,
@@ -63,6 +68,49 @@ pub struct ServerRow {
     pub tool_display: Option<String>,
     pub created_at: Option<String>,
     pub updated_at: Option<String>,
+}
+
+/// The columns that hold JSON.
+const JSON_COLUMNS: [&str; 6] = [
+    "args",
+    "env_template",
+    "headers",
+    "credential_fields",
+    "tool_meta",
+    "tool_display",
+];
+
+impl ServerRow {
+    /// Every column by its name.
+    pub(super) fn members(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(members)) => members,
+            _ => Map::new(),
+        }
+    }
+
+    /// Every column by its name, those that hold JSON unpacked.
+    pub fn unpacked(&self) -> Map<String, Value> {
+        let mut columns = self.members();
+        for column in JSON_COLUMNS {
+            let text = columns.get(column).and_then(Value::as_str);
+            if let Some(Ok(value)) = text.map(serde_json::from_str) {
+                columns.insert(column.to_owned(), value);
+            }
+        }
+        columns
+    }
+
+    /// The row of which this is what [`ServerRow::unpacked`] gives.
+    pub(super) fn packed(mut unpacked: Value) -> Option<Self> {
+        for column in JSON_COLUMNS {
+            let value = unpacked.get_mut(column)?;
+            if !value.is_null() && !value.is_string() {
+                *value = value.to_string().into();
+            }
+        }
+        serde_json::from_value(unpacked).ok()
+    }
 }
 
 /// A row of `mcp_credentials` or `mcp_user_credentials`, still encrypted.
@@ -109,6 +157,7 @@ impl Store {
         Ok(Self {
             database,
             keys,
+            actor: format!("uid {}", rustix::process::geteuid().as_raw()).into(),
             index,
         })
     }

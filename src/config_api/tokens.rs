@@ -8,6 +8,7 @@ use serde::Serialize;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
+use super::audit::{Action, Event};
 use super::database::sql;
 use super::edit::{failed, invalid, new_id};
 use super::store::Store;
@@ -55,8 +56,14 @@ impl Store {
                 .bind(name)
                 .bind(hash(token.expose()))
                 .bind(is_admin);
-        match self.database.execute(insert).await {
-            Ok(_) => Ok(token),
+        let mut change = self.database.change().await.map_err(failed)?;
+        match change.execute(insert).await {
+            Ok(_) => {
+                let event = Event::of_token(Action::CreateToken, name);
+                self.note(&mut change, event).await.map_err(failed)?;
+                change.commit().await.map_err(failed)?;
+                Ok(token)
+            }
             Err(error)
                 if error
                     .as_database_error()
@@ -79,7 +86,14 @@ impl Store {
     /// Takes a service token back, from the next question on; `false`: there is none of that name.
     pub async fn remove_token(&self, name: &str) -> Result<bool, Failure> {
         let removal = sql("DELETE FROM mcp_service_tokens WHERE name = ?").bind(name);
-        Ok(self.database.execute(removal).await.map_err(failed)? > 0)
+        let mut change = self.database.change().await.map_err(failed)?;
+        if change.execute(removal).await.map_err(failed)? == 0 {
+            return Ok(false);
+        }
+        let event = Event::of_token(Action::DeleteToken, name);
+        self.note(&mut change, event).await.map_err(failed)?;
+        change.commit().await.map_err(failed)?;
+        Ok(true)
     }
 
     /// What is known of the token that was sent; `None`: it is none of ours.

@@ -27,10 +27,16 @@ pub struct CredentialRow {
 
 /// Reads a row of `servers`. `None`: it has no name, so nobody can ask for it.
 pub fn definition(row: Value) -> Option<Definition> {
-    let Value::Object(mut row) = row else {
+    let Value::Object(row) = row else {
         return None;
     };
-    let name = text(row.get("name")).filter(|name| !name.is_empty())?;
+    text(row.get("name")).filter(|name| !name.is_empty())?;
+    Some(examine(row).0)
+}
+
+/// Reads a row of `servers`, and all that is wrong with it; a name is not asked for.
+pub fn examine(mut row: Map<String, Value>) -> (Definition, Vec<ConfigFault>) {
+    let name = text(row.get("name")).unwrap_or_default();
     let mut faults = Vec::new();
     let id = text(row.get("id")).filter(|id| !id.is_empty());
     if id.is_none() {
@@ -61,17 +67,21 @@ pub fn definition(row: Value) -> Option<Definition> {
     keep(transport.as_ref().map(drop).map_err(Clone::clone));
     keep(isolation.as_ref().map(drop).map_err(Clone::clone));
     keep(fields.as_ref().map(drop).map_err(Clone::clone));
-    let transport_type = transport.unwrap_or(TransportType::Stdio);
-    let template = match faults.into_iter().next() {
-        Some(fault) => Err(fault),
-        None => read_template(&row, transport_type),
+    let read = transport
+        .as_ref()
+        .ok()
+        .and_then(|transport| read_template(&row, *transport, &mut faults));
+    let unread = || fault("transport_type", "is missing");
+    let template = match faults.first() {
+        Some(first) => Err(first.clone()),
+        None => read.ok_or_else(unread),
     };
-    Some(Definition {
+    let definition = Definition {
         id: ServerId::new(id.as_deref().unwrap_or(&name)),
         name: name.into(),
         display_name: text(row.get("display_name")),
         description: text(row.get("description")),
-        transport_type,
+        transport_type: transport.unwrap_or(TransportType::Stdio),
         template,
         is_public,
         is_enabled,
@@ -87,7 +97,8 @@ pub fn definition(row: Value) -> Option<Definition> {
             .filter_map(|column| row.remove_entry(*column))
             .filter(|(_, value)| !value.is_null())
             .collect(),
-    })
+    };
+    (definition, faults)
 }
 
 /// Reads a row of credentials. `None`: it is switched off, or belongs to no server.
@@ -145,25 +156,36 @@ pub fn flatten(mut fields: Map<String, Value>) -> Result<Credentials, ConfigFaul
     Ok(Credentials(read))
 }
 
+/// `None`: something of it is at fault.
 fn read_template(
     row: &Map<String, Value>,
     transport: TransportType,
-) -> Result<Template, ConfigFault> {
-    let env = text_map(row, "env_template")?;
-    if transport == TransportType::Stdio {
-        let template = Template::Stdio {
-            command: command(row)?,
-            args: text_list(row, "args")?,
-            env,
-        };
-        return check(template);
-    }
-    let url = text(row.get("url")).filter(|url| !url.is_empty());
-    check(Template::Http {
-        url: url.ok_or_else(|| fault("url", "is missing"))?,
-        headers: text_map(row, "headers")?,
-        env,
-    })
+    faults: &mut Vec<ConfigFault>,
+) -> Option<Template> {
+    let mut keep = |found: ConfigFault| faults.push(found);
+    let env = text_map(row, "env_template").map_err(&mut keep).ok();
+    let template = if transport == TransportType::Stdio {
+        let command = command(row).map_err(&mut keep).ok();
+        let args = text_list(row, "args").map_err(&mut keep).ok();
+        Template::Stdio {
+            command: command?,
+            args: args?,
+            env: env?,
+        }
+    } else {
+        let url = text(row.get("url")).filter(|url| !url.is_empty());
+        if url.is_none() {
+            keep(fault("url", "is missing"));
+        }
+        let headers = text_map(row, "headers").map_err(&mut keep).ok();
+        Template::Http {
+            url: url?,
+            headers: headers?,
+            env: env?,
+        }
+    };
+    check(&template, faults);
+    faults.is_empty().then_some(template)
 }
 
 fn command(row: &Map<String, Value>) -> Result<String, ConfigFault> {
@@ -175,7 +197,7 @@ fn command(row: &Map<String, Value>) -> Result<String, ConfigFault> {
 }
 
 /// Fills the template with harmless values, so that its own faults are known before anybody calls.
-fn check(template: Template) -> Result<Template, ConfigFault> {
+fn check(template: &Template, faults: &mut Vec<ConfigFault>) {
     let harmless = |_: &str| Some("1");
     let faulty = |field: &str, flaw| match flaw {
         template::Flaw::Template(reason) => fault(field, &reason),
@@ -188,25 +210,27 @@ fn check(template: Template) -> Result<Template, ConfigFault> {
         Ok(_) => Ok(()),
         Err(flaw) => Err(faulty(field, flaw)),
     };
-    match &template {
-        Template::Stdio { args, .. } => args
-            .iter()
-            .try_for_each(|arg| plain("args", arg, template::Place::Arg))?,
+    let mut keep = |checked: Result<(), ConfigFault>| faults.extend(checked.err());
+    match template {
+        Template::Stdio { args, .. } => keep(
+            args.iter()
+                .try_for_each(|arg| plain("args", arg, template::Place::Arg)),
+        ),
         Template::Http { url, headers, env } => {
-            template::expand_url(url, &harmless).map_err(|flaw| faulty("url", flaw))?;
-            template::expand_headers(headers, env, &harmless)
-                .map_err(|flaw| faulty("headers", flaw))?;
+            let url = template::expand_url(url, &harmless);
+            keep(url.map(drop).map_err(|flaw| faulty("url", flaw)));
+            let headers = template::expand_headers(headers, env, &harmless);
+            keep(headers.map(drop).map_err(|flaw| faulty("headers", flaw)));
         }
     }
-    let (Template::Stdio { env, .. } | Template::Http { env, .. }) = &template;
-    for (name, value) in env {
+    let (Template::Stdio { env, .. } | Template::Http { env, .. }) = template;
+    keep(env.iter().try_for_each(|(name, value)| {
         if name.is_empty() || name.contains(['=', '\0']) {
             let reason = format!("holds {name:?}, which is no name of a variable");
             return Err(fault("env_template", &reason));
         }
-        plain("env_template", value, template::Place::Env)?;
-    }
-    Ok(template)
+        plain("env_template", value, template::Place::Env)
+    }));
 }
 
 fn transport_type(
