@@ -15,7 +15,7 @@ use crate::config_api::databases_tests::{named, open};
 use crate::config_api::guard::Guard;
 use crate::config_api::store::tests::{fields, object, open_in};
 use crate::config_api::store::{ServerRow, Store};
-use crate::config_api::{Owner, PATH};
+use crate::config_api::{DELETE, InProcess, Owner, PATH, SET};
 use crate::model::caller::UserId;
 use crate::model::secret::Secret;
 use crate::model::settings::Settings;
@@ -537,4 +537,29 @@ async fn only_an_administrator_is_let_in() {
     // Nor is it part of what is called in process.
     let (status, _) = desk.ask(&format!("POST {PATH}"), json!({})).await;
     assert_eq!(status, 404);
+}
+
+#[tokio::test]
+async fn what_users_change_by_themselves_is_audited_as_theirs() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = open_in(directory.path()).await;
+    let mut row = named("books");
+    row.insert("env_template".to_owned(), json!({"K": "${user.KEY}"}));
+    let server = store.add_server(row).await.unwrap().id;
+    let api = InProcess::new(store.clone());
+    let question =
+        json!({"user_id": "ann", "mcp_server_id": server, "credentials": {"KEY": "hush"}});
+    for route in [SET, DELETE] {
+        let (status, _) = api.ask(route, question.to_string()).await.unwrap();
+        assert_eq!(status, 200);
+    }
+    let changes = store.audit(i64::MAX, 2).await.unwrap();
+    let told = changes
+        .iter()
+        .map(|change| (&*change.actor, &*change.action, &*change.fields));
+    let expected = [
+        ("user ann", "credentials.delete", "[]"),
+        ("user ann", "credentials.set", r#"["KEY"]"#),
+    ];
+    assert!(told.eq(expected), "{changes:?}");
 }
