@@ -1,7 +1,7 @@
 //! `mcp-client`: a resident MCP client for agent hosts.
 //!
 //! Floors, top to bottom: [`cli`], [`daemon`], [`actions`], then [`pool`], [`catalog`] and
-//! [`directory`], then [`mcp`] and [`config_api`], then [`model`]. A file imports only from floors
+//! [`directory`], then [`mcp`] and [`config_api`], then [`model`] and [`os`]. A file imports only from floors
 //! below its own; see ARCHITECTURE.md.
 
 mod actions;
@@ -12,6 +12,7 @@ mod daemon;
 mod directory;
 mod mcp;
 mod model;
+mod os;
 mod pool;
 
 fn main() -> std::process::ExitCode {

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 /// The rooms, floor by floor from the ground.
 const FLOORS: &[&[&str]] = &[
-    &["model"],
+    &["model", "os"],
     &["mcp", "config_api"],
     &["pool", "catalog", "directory"],
     &["actions"],
@@ -32,6 +32,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("jsonwebtoken", &["config_api/"]),
     ("sqlx", &["config_api/"]),
     ("regex", &["model/template", "model/redact"]),
+    ("landlock", &["os/linux.rs"]),
 ];
 
 /// Paths into the standard library and tokio, and their homes. The demo server is an MCP server of
@@ -45,6 +46,7 @@ const PATHS: &[(&str, &[&str])] = &[
     ("env::remove_var", &[]),
     ("env::args", &["main.rs", "cli/"]),
     ("env::args_os", &["main.rs", "cli/"]),
+    ("env::current_exe", &["os/unix.rs", "cli/transcript/"]),
     ("process::Command", PROCESSES),
     ("process::Child", PROCESSES),
     ("process::Stdio", PROCESSES),
@@ -340,6 +342,38 @@ fn environment_clock_processes_and_stdout_stay_in_their_homes() {
                 faults.push(format!("{path}: uses `{name}`, whose home is {homes:?}"));
             }
         }
+    }
+    assert!(faults.is_empty(), "{faults:#?}");
+}
+
+/// Whatever asks for the system, or for what plain Unix lacks, has a counterpart in `os/unix.rs`.
+#[test]
+fn what_only_linux_has_stays_in_its_room() {
+    const WORDS: &[&str] = &[
+        "target_os",
+        "plain_unix",
+        "set_name",
+        "set_child_subreaper",
+        "set_parent_process_death_signal",
+        "set_dumpable_behavior",
+        "remove_capability_from_bounding_set",
+        "fcntl_setpipe_size",
+        "set_tcp_user_timeout",
+    ];
+    let mut faults = Vec::new();
+    for Source { path, code } in product() {
+        if path.starts_with("os/") {
+            continue;
+        }
+        let used = words(&code).filter(|(_, word)| WORDS.contains(word));
+        faults.extend(used.map(|(_, word)| format!("{path}: uses `{word}`")));
+        let text = fs::read_to_string(root().join("src").join(&path)).expect("a source file");
+        let (text, _) = text
+            .split_once("#[cfg(test)]\nmod tests {")
+            .unwrap_or((&text, ""));
+        let files = ["\"/proc/", "\"/sys/"].into_iter();
+        let read = files.filter(|start| text.contains(start));
+        faults.extend(read.map(|start| format!("{path}: names a file in {start}")));
     }
     assert!(faults.is_empty(), "{faults:#?}");
 }

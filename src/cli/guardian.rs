@@ -1,21 +1,20 @@
 //! No process outlives us. What starts servers runs below a guardian: a tiny process of the same binary
 //! that starts it, passes signals on, and when it ends, however it ends, ends everything left below.
 //!
-//! Both are child subreapers: what one of them leaves behind when it dies falls to the other, also a
+//! On Linux both are child subreapers: what one of them leaves behind when it dies falls to the other, also a
 //! process that has called `setsid`. Only when both are killed in the same instant is nobody left to look.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashSet;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use crate::mcp::own_children;
+use crate::os;
 use rustix::process::{
-    DumpableBehavior, Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, getppid,
-    kill_process, set_child_subreaper, set_dumpable_behavior, set_parent_process_death_signal,
-    setrlimit, wait, waitpid,
+    Pid, Resource, Rlimit, Signal, WaitOptions, WaitStatus, getpid, getppid, kill_process,
+    kill_process_group, setrlimit, wait, waitpid,
 };
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -34,20 +33,24 @@ pub const GUARDED_BY: &str = "guarded-by";
 /// It could not be started; nothing is running then.
 pub fn stand_guard() -> io::Result<ExitCode> {
     protect_memory();
-    set_child_subreaper(Some(getpid()))?;
+    let adopts = os::adopt_orphans()?;
     // Before the start: a signal that comes early is passed on late, not lost.
     let mut signals = Signals::new([SIGCHLD, SIGTERM, SIGINT, SIGHUP])?;
     let on_terminal = io::stdin().is_terminal();
     let guarded = start(on_terminal)?;
     let_go_of_pipes()?;
     let status = watch(guarded, on_terminal, &mut signals);
+    if !adopts && !on_terminal {
+        // Nothing has fallen to us: the guarded process's group is all that is known.
+        let _ = kill_process_group(guarded, Signal::KILL);
+    }
     end_descendants();
     Ok(like(status))
 }
 
 fn start(on_terminal: bool) -> io::Result<Pid> {
     let mut words = std::env::args_os();
-    let mut command = Command::new("/proc/self/exe");
+    let mut command = Command::new(os::own_executable()?);
     if let Some(name) = words.next() {
         command.arg0(name);
     }
@@ -121,10 +124,9 @@ fn like(status: Option<WaitStatus>) -> ExitCode {
 /// The system refuses what the guarding rests on.
 pub fn be_guarded_by(guardian: i32) -> io::Result<bool> {
     protect_memory();
-    // Started by the name of a link in /proc.
-    let _ = rustix::thread::set_name(c"mcp-client");
-    set_parent_process_death_signal(Some(Signal::TERM))?;
-    set_child_subreaper(Some(getpid()))?;
+    os::set_process_name();
+    os::signal_on_parent_death(Signal::TERM)?;
+    os::adopt_orphans()?;
     Ok(is_guarded_by(guardian))
 }
 
@@ -140,14 +142,17 @@ fn protect_memory() {
         maximum: Some(0),
     };
     let _ = setrlimit(Resource::Core, none);
-    let _ = set_dumpable_behavior(DumpableBehavior::NotDumpable);
+    os::forbid_inspection();
 }
 
-/// Kills and reaps everything below this process.
+/// Kills and reaps everything below this process, as far as the system says what that is.
 pub fn end_descendants() {
     let until = Instant::now() + HUNT;
     while has_children() && Instant::now() < until {
-        for pid in descendants() {
+        let Some(descendants) = os::descendants() else {
+            return;
+        };
+        for pid in descendants {
             let _ = kill_process(pid, Signal::KILL);
         }
         std::thread::sleep(HUNT_STEP);
@@ -165,23 +170,6 @@ fn has_children() -> bool {
     }
 }
 
-fn descendants() -> Vec<Pid> {
-    let mut children: HashMap<i32, Vec<i32>> = HashMap::new();
-    for pid in numbers("/proc") {
-        if let Some((parent, _)) = stat(pid) {
-            children.entry(parent).or_default().push(pid);
-        }
-    }
-    let mut found = vec![getpid().as_raw_pid()];
-    let mut next = 0;
-    while let Some(parent) = found.get(next) {
-        found.extend(children.remove(parent).unwrap_or_default());
-        next += 1;
-    }
-    found.drain(..1);
-    found.into_iter().filter_map(Pid::from_raw).collect()
-}
-
 /// Processes that fell to us, for their parents ended, and have ended themselves: reaps those that were
 /// there already at the last look, so that whoever waits for a child of his own has had his time.
 #[derive(Default)]
@@ -190,30 +178,12 @@ pub struct Foundlings(HashSet<i32>);
 impl Foundlings {
     /// Whether another look will be needed.
     pub fn look(&mut self) -> bool {
-        let ended: HashSet<_> = own_children()
-            .into_iter()
-            .map(Pid::as_raw_pid)
-            .filter(|pid| stat(*pid).is_some_and(|(_, state)| state == "Z"))
-            .collect();
+        let ended = os::ended_children().into_iter();
+        let ended: HashSet<_> = ended.map(Pid::as_raw_pid).collect();
         for pid in ended.intersection(&self.0) {
             let _ = waitpid(Pid::from_raw(*pid), WaitOptions::NOHANG);
         }
         self.0 = &ended - &self.0;
         !self.0.is_empty()
     }
-}
-
-fn numbers(folder: &str) -> Vec<i32> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| entry.file_name().into_string().ok());
-    names.filter_map(|name| name.parse().ok()).collect()
-}
-
-/// The parent and the state of a process. Its name, which stands before them, may hold anything.
-fn stat(pid: i32) -> Option<(i32, String)> {
-    let text = fs::read(format!("/proc/{pid}/stat")).ok()?;
-    let text = String::from_utf8_lossy(&text).into_owned();
-    let mut fields = text.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?.to_owned();
-    Some((fields.next()?.parse().ok()?, state))
 }

@@ -9,9 +9,9 @@ use tokio::sync::mpsc;
 use super::guardian::{self, Foundlings};
 use crate::actions::Actions;
 use crate::daemon::{Daemon, Input, Lines, Notice, Stream, claim_stdin, claim_stdout};
-use crate::mcp::Landlock;
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
+use crate::os::Landlock;
 
 /// How long a child that has ended is left to whoever started it.
 const FOUNDLING_AGE: Duration = Duration::from_secs(1);

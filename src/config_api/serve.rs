@@ -36,6 +36,7 @@ use super::store::Store;
 use super::{Api, admin, routes};
 use crate::model::error::{ErrorCode, Failure};
 use crate::model::settings::ServerSettings;
+use crate::os;
 
 /// The largest body of a request, in bytes.
 const LARGEST_BODY: usize = 1024 * 1024;
@@ -156,7 +157,7 @@ impl ConfigServer {
             let _ = stream.set_nodelay(true);
             // For an answer that is not read.
             let unread = u32::try_from(patience.as_millis()).unwrap_or(u32::MAX);
-            let _ = rustix::net::sockopt::set_tcp_user_timeout(&stream, unread);
+            os::set_unread_timeout(&stream, unread);
             let Some(tls) = tls else {
                 return exchange(stream, router, patience, ending).await;
             };

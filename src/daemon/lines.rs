@@ -19,13 +19,15 @@ pub use output::{Level, Lines};
 
 use std::fs::File;
 use std::io::{self, IoSlice, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::FileType;
 use rustix::io::Errno;
 use tokio::net::UnixStream;
 use tokio::net::unix::pipe;
+
+use crate::os;
 
 /// Takes stdout for the one writer: what is printed to it from now on goes to stderr.
 ///
@@ -75,13 +77,13 @@ impl Stream {
 
     fn sorted<P>(self, anew: impl FnOnce(&str) -> io::Result<P>) -> io::Result<Kind<P>> {
         match FileType::from_raw_mode(rustix::fs::fstat(&self.0)?.st_mode) {
-            FileType::Fifo => match anew(&format!("/proc/self/fd/{}", self.0.as_raw_fd())) {
-                Ok(pipe) => {
-                    // Large answers take fewer turns. It may be refused, and does not matter.
-                    let _ = rustix::pipe::fcntl_setpipe_size(&self.0, PIPE);
+            FileType::Fifo => match os::path_of(&self.0).map(|path| anew(&path)) {
+                Some(Ok(pipe)) => {
+                    // Large answers take fewer turns.
+                    os::set_pipe_size(&self.0, PIPE);
                     Ok(Kind::Pipe(pipe))
                 }
-                Err(_) => Ok(Kind::Other(self)),
+                Some(Err(_)) | None => Ok(Kind::Other(self)),
             },
             FileType::Socket => {
                 let socket = std::os::unix::net::UnixStream::from(self.0);

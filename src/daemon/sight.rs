@@ -10,6 +10,7 @@ use super::lines::Lines;
 use super::tasks::Tasks;
 use crate::actions::Perform;
 use crate::model::error::ErrorCode;
+use crate::os;
 
 /// Everything that is counted, to be read from any task at any time. Every figure is read on its own
 /// or under one short lock; nothing here waits.
@@ -29,7 +30,7 @@ impl<P: Perform> Sight<P> {
         json!({
             "version": env!("CARGO_PKG_VERSION"),
             "uptime_ms": u64::try_from(self.started.elapsed().as_millis()).unwrap_or(u64::MAX),
-            "rss_bytes": resident_bytes(),
+            "rss_bytes": os::resident_bytes(),
             "commands": {
                 "queued": self.queued.load(Ordering::Relaxed),
                 "running": self.tasks.count(),
@@ -48,14 +49,4 @@ impl<P: Perform> Sight<P> {
             .map(|&code| (code.to_string(), self.tasks.failed(code).into()))
             .collect()
     }
-}
-
-/// The memory this process holds in RAM; `None` where the system does not say.
-fn resident_bytes() -> Option<u64> {
-    let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let size = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kilobytes: u64 = size.trim().strip_suffix(" kB")?.parse().ok()?;
-    Some(kilobytes * 1024)
 }

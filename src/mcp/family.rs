@@ -1,11 +1,12 @@
-//! Processes that left their server's group: they fall to us, the subreaper, when their parent ends,
-//! and are known by a mark in the environment they inherited.
+//! Processes that left their server's group: they fall to us, on Linux the subreaper, when their parent
+//! ends, and are known by a mark in the environment they inherited.
 
-use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Signal, kill_process};
+
+use crate::os;
 
 /// The variable that holds a server's mark.
 pub(super) const MARK: &str = "MCP_CLIENT_CONNECTION";
@@ -28,10 +29,7 @@ pub(super) fn new_mark() -> String {
 pub(super) async fn end_strays(mark: &str) {
     let marked = format!("{MARK}={mark}").into_bytes();
     for _ in 0..ROUNDS {
-        let strays: Vec<_> = own_children()
-            .into_iter()
-            .filter(|pid| carries(*pid, &marked))
-            .collect();
+        let strays = os::children_with(&marked);
         if strays.is_empty() {
             return;
         }
@@ -40,25 +38,4 @@ pub(super) async fn end_strays(mark: &str) {
         }
         tokio::time::sleep(ROUND).await;
     }
-}
-
-/// A process that has ended carries nothing any more.
-fn carries(pid: Pid, marked: &[u8]) -> bool {
-    let environment = fs::read(format!("/proc/{}/environ", pid.as_raw_pid())).unwrap_or_default();
-    environment
-        .split(|byte| *byte == 0)
-        .any(|variable| variable == marked)
-}
-
-/// The children of this process, adopted ones included.
-pub fn own_children() -> Vec<Pid> {
-    let tasks = fs::read_dir("/proc/self/task")
-        .into_iter()
-        .flatten()
-        .flatten();
-    let lists = tasks.filter_map(|task| fs::read_to_string(task.path().join("children")).ok());
-    let words: Vec<String> = lists.collect();
-    let pids = words.iter().flat_map(|list| list.split_whitespace());
-    pids.filter_map(|pid| Pid::from_raw(pid.parse().ok()?))
-        .collect()
 }

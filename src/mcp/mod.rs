@@ -29,9 +29,8 @@ use crate::model::resolve::Target;
 use crate::model::trace::Trace;
 
 pub use connector::Connector;
-pub use family::own_children;
 pub use session::Session;
-pub use shim::{Landlock, SHIM, become_server, find as find_program};
+pub use shim::{SHIM, become_server, find as find_program};
 
 /// Opens connections. The pool is generic over it, so that its tests need no process.
 pub trait Connect: Send + Sync + 'static {

@@ -18,6 +18,7 @@ use super::{family, shim};
 use crate::model::error::Failure;
 use crate::model::redact::Redactor;
 use crate::model::secret::Secret;
+use crate::os;
 
 /// How long a server gets to leave by itself once its input is closed.
 const AFTER_EOF: Duration = Duration::from_secs(2);
@@ -76,8 +77,7 @@ impl Program<'_> {
         let file = shim::find(self.command, path).ok_or(io::ErrorKind::NotFound)?;
         let mut command = match self.through_shim {
             true => {
-                // Ourselves, even if the file has been replaced since.
-                let mut command = Command::new("/proc/self/exe");
+                let mut command = Command::new(os::own_executable()?);
                 command
                     .arg(shim::SHIM)
                     .arg(std::process::id().to_string())

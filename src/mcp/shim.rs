@@ -2,9 +2,9 @@
 //! place, prepares the process and then becomes the server.
 //!
 //! Preparing between fork and exec instead would turn the daemon's fast spawn into a fork of its
-//! whole memory. What is prepared: the server dies with the daemon's thread that started it, leaves
-//! no core files, holds no descriptor but its three pipes, and, where the kernel has Landlock, can
-//! neither read nor signal a process outside its own tree.
+//! whole memory. What is prepared: the server leaves no core files, holds no descriptor but its
+//! three pipes, on Linux dies with the daemon's thread that started it, and, where the kernel has Landlock,
+//! can neither read nor signal a process outside its own tree.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
@@ -12,14 +12,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use close_fds::CloseFdsBuilder;
-use landlock::{
-    AccessFs, LandlockStatus, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
-    RulesetError, RulesetStatus, Scope, path_beneath_rules,
-};
-use rustix::process::{
-    Pid, Resource, Rlimit, Signal, getppid, set_parent_process_death_signal, setrlimit,
-};
-use rustix::thread::{CapabilitySet, remove_capability_from_bounding_set};
+use rustix::process::{Pid, Resource, Rlimit, Signal, getppid, setrlimit};
+
+use crate::os;
 
 /// The first argument that makes our binary a shim; the parent's pid, [`SANDBOXED`] or anything else,
 /// and the server's command line follow.
@@ -57,7 +52,7 @@ fn fail(text: &str) -> ExitCode {
 }
 
 fn prepare(parent: Pid, sandboxed: bool) -> Result<(), Box<dyn std::error::Error>> {
-    set_parent_process_death_signal(Some(Signal::KILL))?;
+    os::signal_on_parent_death(Signal::KILL)?;
     if getppid() != Some(parent) {
         return Err("the daemon has ended".into());
     }
@@ -70,63 +65,9 @@ fn prepare(parent: Pid, sandboxed: bool) -> Result<(), Box<dyn std::error::Error
     )?;
     CloseFdsBuilder::new().cloexecfrom(3);
     if sandboxed {
-        isolate()?;
+        os::isolate()?;
     }
     Ok(())
-}
-
-/// A Landlock domain of the process's own; nothing where the kernel has none.
-///
-/// The kernel asks about other processes' memory and environment only for a domain that restricts
-/// files; so this one restricts moving them between directories, and then allows it everywhere.
-fn isolate() -> Result<RestrictionStatus, RulesetError> {
-    for capability in [
-        CapabilitySet::SYS_ADMIN,
-        CapabilitySet::SYS_PTRACE,
-        CapabilitySet::PERFMON,
-    ] {
-        // Under root these would look past Landlock; without root there is nothing to remove.
-        let _ = remove_capability_from_bounding_set(capability);
-    }
-    let everywhere = path_beneath_rules(["/"], AccessFs::Refer);
-    Ruleset::default()
-        .handle_access(AccessFs::Refer)?
-        .scope(Scope::Signal)?
-        .create()?
-        .add_rules(everywhere)?
-        .restrict_self()
-}
-
-/// How far this kernel lets servers be kept apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Landlock {
-    /// The kernel's version of it; 0: there is none, or it is switched off.
-    pub abi: i32,
-    /// A server can neither read nor signal what is not its own.
-    pub is_complete: bool,
-}
-
-impl Landlock {
-    /// Tries what the shim does in a thread of its own: a domain binds the thread that makes it.
-    pub fn of_this_kernel() -> Self {
-        let tried = std::thread::spawn(isolate).join();
-        let Ok(Ok(status)) = tried else {
-            return Self {
-                abi: 0,
-                is_complete: false,
-            };
-        };
-        Self {
-            abi: match status.landlock {
-                LandlockStatus::Available {
-                    effective_abi,
-                    kernel_abi,
-                } => kernel_abi.unwrap_or(effective_abi as i32),
-                LandlockStatus::NotEnabled | LandlockStatus::NotImplemented => 0,
-            },
-            is_complete: status.ruleset == RulesetStatus::FullyEnforced,
-        }
-    }
 }
 
 /// The file a command names: looked up in `path`, the child's `PATH`, unless it holds a slash.

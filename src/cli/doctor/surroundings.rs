@@ -1,14 +1,12 @@
 //! What surrounds the daemon: its settings, its store, its kernel.
 
-use std::path::Path;
-
-use rustix::process::{Resource, getpid, getrlimit, set_child_subreaper};
+use rustix::process::{Resource, getrlimit};
 
 use super::{Finding, Level};
 use crate::cli::descriptors_needed;
 use crate::config_api::{Inspection, inspect};
-use crate::mcp::Landlock;
 use crate::model::settings::{Examined, Settings};
+use crate::os::{self, Landlock};
 
 /// Where values come from, and every fault.
 pub(super) fn settings(examined: &Examined) -> Vec<Finding> {
@@ -99,7 +97,7 @@ pub(super) async fn store(settings: &Settings) -> (Vec<Finding>, bool) {
 /// What the kernel offers, and its limits against what a full pool needs.
 pub(super) fn kernel(settings: &Settings) -> Vec<Finding> {
     let needed = descriptors_needed(&settings.pool);
-    vec![
+    let mut findings = vec![
         landlock(),
         subreaper(),
         children_lists(),
@@ -115,19 +113,10 @@ pub(super) fn kernel(settings: &Settings) -> Vec<Finding> {
             needed,
             "raise it (`ulimit -Hu`, LimitNPROC=)",
         ),
-        limit(
-            "kernel.pid_max",
-            number_in("/proc/sys/kernel/pid_max"),
-            needed,
-            "raise it (sysctl)",
-        ),
-        limit(
-            "pids.max of the control group",
-            number_in("/sys/fs/cgroup/pids.max"),
-            needed,
-            "raise it (TasksMax=, --pids-limit)",
-        ),
-    ]
+    ];
+    let limits = os::process_limits().into_iter();
+    findings.extend(limits.map(|it| limit(it.name, it.value, needed, it.advice)));
+    findings
 }
 
 fn found(about: &str, level: Level, text: impl Into<String>) -> Finding {
@@ -163,8 +152,13 @@ fn landlock() -> Finding {
 
 fn subreaper() -> Finding {
     const ABOUT: &str = "child subreaper";
-    match set_child_subreaper(Some(getpid())) {
-        Ok(()) => found(ABOUT, Level::Ok, "there is"),
+    match os::adopt_orphans() {
+        Ok(true) => found(ABOUT, Level::Ok, "there is"),
+        Ok(false) => found(
+            ABOUT,
+            Level::Warning,
+            "this system has none: what servers leave behind in groups of their own cannot be ended",
+        ),
         Err(error) => found(
             ABOUT,
             Level::Error,
@@ -175,13 +169,13 @@ fn subreaper() -> Finding {
 
 fn children_lists() -> Finding {
     const ABOUT: &str = "lists of children";
-    if Path::new("/proc/thread-self/children").exists() {
+    if os::lists_children() {
         return found(ABOUT, Level::Ok, "there are");
     }
     found(
         ABOUT,
         Level::Warning,
-        "/proc has no `children` files (CONFIG_PROC_CHILDREN): processes that left their server's group are ended only with the daemon",
+        "there are none (on Linux CONFIG_PROC_CHILDREN makes them): processes that left their server's group are not ended before the daemon",
     )
 }
 
@@ -202,10 +196,6 @@ fn limit(about: &str, limit: Option<u64>, needed: u64, advice: &str) -> Finding 
             ),
         ),
     }
-}
-
-fn number_in(file: &str) -> Option<u64> {
-    std::fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
 #[cfg(test)]
