@@ -295,6 +295,10 @@ where
                 let listed = Box::pin(self.list_tools(servers, refresh, context)).await?;
                 self.answer_list(listed, if_revision.as_deref(), context)
             }
+            Action::List { kind, servers } => Box::pin(self.list(kind, servers, context)).await,
+            Action::Ask { server_name, ask } => {
+                Box::pin(self.ask_server(&server_name, *ask, context)).await
+            }
             Action::ListServers => Box::pin(self.list_servers(context)).await,
             Action::ConnectServer { server_name } => {
                 Box::pin(self.connect_server(&server_name, context)).await

@@ -13,7 +13,9 @@ use super::desk::Actions;
 use super::seams::{CallTools, Snapshots};
 use super::{Action, Context, Perform};
 use crate::directory::{Held, Snapshot, ToolsOf};
-use crate::mcp::{Connect, Connected, ListedTools, ServerIdentity, ToolCall};
+use crate::mcp::{
+    Ask, Connect, Connected, ListKind, Listed, ListedTools, ServerIdentity, ToolCall,
+};
 use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::definition::{Definition, Template, TransportType};
@@ -34,6 +36,8 @@ pub(super) struct FakeServer {
     pub connects: AtomicUsize,
     pub closes: AtomicUsize,
     pub lists: AtomicUsize,
+    /// What it lists beside tools, by the member of its result; what is not there it does not support.
+    pub lists_of: Mutex<HashMap<&'static str, Vec<Value>>>,
     pub refuses: Mutex<Option<Failure>>,
     pub hangs_on_list: bool,
     pub start_takes: Duration,
@@ -53,6 +57,7 @@ impl FakeServer {
             connects: AtomicUsize::new(0),
             closes: AtomicUsize::new(0),
             lists: AtomicUsize::new(0),
+            lists_of: Mutex::default(),
             refuses: Mutex::new(None),
             hangs_on_list: false,
             start_takes: Duration::ZERO,
@@ -279,6 +284,21 @@ impl CallTools for FakeSession {
 
     fn noise(&self) -> u64 {
         3
+    }
+
+    async fn list(&self, kind: ListKind, _: Instant) -> Result<Listed, Failure> {
+        match self.server.lists_of.lock().unwrap().get(kind.member()) {
+            Some(items) => Ok(Listed {
+                items: items.iter().map(RawJson::from).collect(),
+                warnings: Vec::new(),
+            }),
+            None => Err(Failure::new(ErrorCode::Unsupported, "has none")
+                .with("capability", kind.capability())),
+        }
+    }
+
+    async fn ask(&self, ask: Ask, _: Deadline) -> Result<RawJson, Failure> {
+        Ok(RawJson::from(&json!({"asked": format!("{ask:?}")})))
     }
 
     async fn call_tool(&self, call: ToolCall) -> Result<RawJson, Failure> {

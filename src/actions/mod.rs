@@ -8,6 +8,7 @@ mod credentials;
 mod desk;
 mod kept;
 mod listing;
+mod lists;
 mod members;
 mod params;
 mod revision;
@@ -21,6 +22,8 @@ mod view;
 #[cfg(test)]
 mod fakes;
 #[cfg(test)]
+mod lists_tests;
+#[cfg(test)]
 mod tests;
 
 use std::future::Future;
@@ -30,6 +33,7 @@ use std::time::Duration;
 use serde::Serialize;
 use tokio::time::Instant;
 
+use crate::mcp::{Ask, ListKind};
 use crate::model::caller::Caller;
 use crate::model::deadline::{Deadline, Extension};
 use crate::model::error::{ErrorCode, Failure};
@@ -54,6 +58,15 @@ pub enum Action {
         if_revision: Option<Arc<str>>,
     },
     CallTool(CallTool),
+    /// Another list than that of tools.
+    List {
+        kind: ListKind,
+        servers: Servers,
+    },
+    Ask {
+        server_name: Arc<str>,
+        ask: Box<Ask>,
+    },
     ListServers,
     ConnectServer {
         server_name: Arc<str>,
@@ -139,11 +152,25 @@ impl Action {
             "shutdown" => Self::Shutdown {
                 force: params.flag("force")?,
             },
-            other => match CredentialAction::read(other, &params)? {
-                Some(action) => Self::Credentials(action),
-                None => return Err(unknown(other)),
-            },
+            other => Self::read_rare(other, &params)?,
         })
+    }
+
+    fn read_rare(name: &str, params: &Params) -> Result<Self, Failure> {
+        if let Some(kind) = lists::kind_of(name) {
+            let servers = Servers::read(params)?;
+            return Ok(Self::List { kind, servers });
+        }
+        if let Some(ask) = lists::read_ask(name, params)? {
+            return Ok(Self::Ask {
+                server_name: params.required_text("server_name")?,
+                ask: Box::new(ask),
+            });
+        }
+        match CredentialAction::read(name, params)? {
+            Some(action) => Ok(Self::Credentials(action)),
+            None => Err(unknown(name)),
+        }
     }
 
     /// The action as part of this trace, the command's `trace`; one in `params._meta` is nearer.
@@ -168,7 +195,11 @@ impl Action {
     /// Whether later commands of the same user wait until its change is in force.
     pub fn is_changing(&self) -> bool {
         match self {
-            Self::ListTools { .. } | Self::CallTool(_) | Self::ListServers => false,
+            Self::ListTools { .. }
+            | Self::CallTool(_)
+            | Self::List { .. }
+            | Self::Ask { .. }
+            | Self::ListServers => false,
             Self::ConnectServer { .. }
             | Self::DisconnectServer { .. }
             | Self::RefreshTools { .. }
@@ -185,16 +216,17 @@ impl Action {
         }
         let pool = &settings.pool;
         match self {
-            Self::CallTool(_) => Deadline {
+            Self::CallTool(_) | Self::Ask { .. } => Deadline {
                 extension: Some(Extension {
                     by: pool.call_timeout,
                     until: Instant::now() + pool.call_hard_cap,
                 }),
                 ..Deadline::after(pool.call_timeout)
             },
-            Self::ListTools { .. } | Self::ListServers | Self::Credentials(_) => {
-                Deadline::after(pool.list_timeout)
-            }
+            Self::ListTools { .. }
+            | Self::List { .. }
+            | Self::ListServers
+            | Self::Credentials(_) => Deadline::after(pool.list_timeout),
             Self::ConnectServer { .. } | Self::RefreshTools { .. } | Self::Init => {
                 Deadline::after(pool.start_timeout + pool.list_timeout)
             }
@@ -207,7 +239,7 @@ impl Action {
 
 fn unknown(name: &str) -> Failure {
     let message = format!("there is no action `{name}`; see `actions` in the details");
-    let known = [&ACTIONS[..], &credentials::NAMES, &[STATS]].concat();
+    let known = [&ACTIONS[..], &lists::NAMES, &credentials::NAMES, &[STATS]].concat();
     Failure::new(ErrorCode::UnknownAction, message).with("actions", known)
 }
 

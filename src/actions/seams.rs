@@ -6,8 +6,9 @@ use std::sync::Arc;
 use tokio::time::Instant;
 
 use crate::directory::{Directory, Held, Snapshot, ToolsOf};
-use crate::mcp::{Connected, ServerIdentity, Session, ToolCall};
+use crate::mcp::{Ask, Connected, ListKind, Listed, ServerIdentity, Session, ToolCall};
 use crate::model::caller::{Caller, ServerId};
+use crate::model::deadline::Deadline;
 use crate::model::error::Failure;
 use crate::model::json::RawJson;
 use crate::model::secret::Credentials;
@@ -102,9 +103,31 @@ pub trait CallTools: Connected {
 
     /// The `CallToolResult` exactly as the server sent it. Dropping the future cancels the call.
     fn call_tool(&self, call: ToolCall) -> impl Future<Output = Result<RawJson, Failure>> + Send;
+
+    /// A whole list, raw; `unsupported` (details: `capability`) where the server has none.
+    fn list(
+        &self,
+        kind: ListKind,
+        deadline: Instant,
+    ) -> impl Future<Output = Result<Listed, Failure>> + Send;
+
+    /// The result exactly as the server sent it; `unsupported` as for a list.
+    fn ask(
+        &self,
+        ask: Ask,
+        deadline: Deadline,
+    ) -> impl Future<Output = Result<RawJson, Failure>> + Send;
 }
 
 impl CallTools for Session {
+    async fn list(&self, kind: ListKind, deadline: Instant) -> Result<Listed, Failure> {
+        Session::list(self, kind, deadline).await
+    }
+
+    async fn ask(&self, ask: Ask, deadline: Deadline) -> Result<RawJson, Failure> {
+        Session::ask(self, ask, deadline).await
+    }
+
     fn identity(&self) -> &ServerIdentity {
         Session::identity(self)
     }

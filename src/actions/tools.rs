@@ -22,7 +22,7 @@ use crate::model::resolve::{PoolKey, Scope, ServerEntry};
 /// What a walk over several servers gathers.
 #[derive(Default)]
 pub(super) struct Gathered {
-    tools: Rope,
+    items: Rope,
     errors: Vec<Value>,
     warnings: Vec<Value>,
 }
@@ -32,10 +32,27 @@ impl Gathered {
         if entries.is_empty() {
             return;
         }
-        if !self.tools.is_empty() {
-            self.tools.push(&b","[..]);
+        if !self.items.is_empty() {
+            self.items.push(&b","[..]);
         }
-        self.tools.push(entries);
+        self.items.push(entries);
+    }
+
+    /// One item, in pieces.
+    pub(super) fn add_item(&mut self, pieces: Vec<Bytes>) {
+        if !self.items.is_empty() {
+            self.items.push(&b","[..]);
+        }
+        pieces.into_iter().for_each(|piece| self.items.push(piece));
+    }
+
+    pub(super) fn add_error(&mut self, error: Value) {
+        self.errors.push(error);
+    }
+
+    pub(super) fn add_warning(&mut self, server: &str, warning: &str) {
+        let named = json!({"server_name": server, "warning": warning});
+        self.warnings.push(named);
     }
 
     fn add_warnings(&mut self, server: &str, catalog: &Catalog) {
@@ -43,10 +60,10 @@ impl Gathered {
         self.warnings.extend(catalog.warnings.iter().map(named));
     }
 
-    fn into_rope(mut self, head: &str) -> Rope {
+    pub(super) fn into_rope(mut self, head: &str, member: &str) -> Rope {
         let mut answer = Rope::default();
-        answer.push(format!("{{{head}\"tools\":["));
-        answer.append(std::mem::take(&mut self.tools));
+        answer.push(format!("{{{head}\"{member}\":["));
+        answer.append(std::mem::take(&mut self.items));
         answer.push(&b"]"[..]);
         self.end(answer)
     }
@@ -75,11 +92,7 @@ where
         let view = self.view(context).await?;
         let mut gathered = Gathered::default();
         let alone = matches!(servers, Servers::One(_));
-        let entries = match servers {
-            Servers::All => enabled(&view),
-            Servers::One(name) => vec![view.enabled(&name)?],
-            Servers::Some(names) => self.named(&view, &names, &mut gathered, context),
-        };
+        let entries = self.chosen(&view, servers, &mut gathered, context)?;
         let asked = entries.iter().map(|entry| {
             let party = Party {
                 entry,
@@ -113,13 +126,13 @@ where
         context: &Context,
     ) -> Result<Rope, Failure> {
         let Some(known) = known else {
-            return Ok(listed.into_rope(""));
+            return Ok(listed.into_rope("", "tools"));
         };
         let user = context.caller.user.as_ref();
-        let (revision, difference) = self.revisions.compare(user, &listed.tools, known)?;
+        let (revision, difference) = self.revisions.compare(user, &listed.items, known)?;
         let head = format!("\"revision\":{},", json!(revision));
         Ok(match difference {
-            Difference::Unknown => listed.into_rope(&head),
+            Difference::Unknown => listed.into_rope(&head, "tools"),
             Difference::Unchanged => {
                 let mut answer = Rope::default();
                 answer.push(format!("{{{head}\"unchanged\":true"));
@@ -138,6 +151,21 @@ where
                 answer.push(format!("],\"removed\":{}", json!(removed)));
                 listed.end(answer)
             }
+        })
+    }
+
+    /// The servers that a list asks.
+    pub(super) fn chosen<'a>(
+        &self,
+        view: &'a View,
+        servers: Servers,
+        gathered: &mut Gathered,
+        context: &Context,
+    ) -> Result<Vec<&'a Arc<ServerEntry>>, Failure> {
+        Ok(match servers {
+            Servers::All => enabled(view),
+            Servers::One(name) => vec![view.enabled(&name)?],
+            Servers::Some(names) => self.named(view, &names, gathered, context),
         })
     }
 
@@ -206,7 +234,7 @@ where
         let mut gathered = Gathered::default();
         gathered.add_tools(as_sent(&catalog));
         gathered.add_warnings(party.name(), &catalog);
-        Ok(gathered.into_rope(&refreshed(1)))
+        Ok(gathered.into_rope(&refreshed(1), "tools"))
     }
 
     /// `refresh_tools` without one: the user's connected servers, shared ones included.
@@ -234,11 +262,16 @@ where
                     .push(self.render_failure(name, failure, context)),
             }
         }
-        Ok(gathered.into_rope(&refreshed(count)))
+        Ok(gathered.into_rope(&refreshed(count), "tools"))
     }
 
     /// A failure as a member of `errors`.
-    fn render_failure(&self, server: &str, failure: Failure, context: &Context) -> Value {
+    pub(super) fn render_failure(
+        &self,
+        server: &str,
+        failure: Failure,
+        context: &Context,
+    ) -> Value {
         let failure = self.outward(failure.server(server), context);
         let mut error = Map::new();
         error.insert("server_name".to_owned(), server.into());

@@ -92,7 +92,9 @@ impl Subject {
             | Action::ListServers
             | Action::RefreshTools { server_name: None }
             | Action::Init
-            | Action::Shutdown { .. } => Self::default(),
+            | Action::Shutdown { .. }
+            | Action::List { .. }
+            | Action::Ask { .. } => Self::default(),
         }
     }
 }

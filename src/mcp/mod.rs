@@ -1,5 +1,6 @@
 //! Floor 1: connects a resolved definition and speaks MCP on the connection. The home of rmcp.
 
+mod ask;
 mod connector;
 mod family;
 #[cfg(test)]
@@ -28,6 +29,7 @@ use crate::model::json::RawJson;
 use crate::model::resolve::Target;
 use crate::model::trace::Trace;
 
+pub use ask::{Ask, ListKind};
 pub use connector::Connector;
 pub use session::Session;
 pub use shim::{SHIM, become_server, find as find_program};
@@ -76,6 +78,15 @@ pub struct ListedTools {
     /// The `Tool` objects exactly as the server sent them, in order.
     pub tools: Vec<RawJson>,
     /// What was left out of the walk, for the operator (a repeated cursor, a page that is too much).
+    pub warnings: Vec<String>,
+}
+
+/// The outcome of a whole walk of any list.
+#[derive(Clone, Debug, Default)]
+pub struct Listed {
+    /// The objects exactly as the server sent them, in order.
+    pub items: Vec<RawJson>,
+    /// As [`ListedTools::warnings`].
     pub warnings: Vec<String>,
 }
 

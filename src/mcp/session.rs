@@ -20,14 +20,14 @@ use super::process::Process;
 use super::stdio::Outbox;
 use super::tap::{RawCall, Request, Slot, Tap};
 use super::wire::{Answer, MAX_MESSAGE};
-use super::{Connected, ListedTools, ServerIdentity, ToolCall};
+use super::{Ask, Connected, ListKind, Listed, ListedTools, ServerIdentity, ToolCall};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome, Phase};
 use crate::model::json::RawJson;
 
-/// Bounds of one `tools/list` walk.
+/// Bounds of one walk of a list.
 const MAX_PAGES: usize = 100;
-const MAX_TOOLS: usize = 5_000;
+const MAX_ITEMS: usize = 5_000;
 const METHOD_NOT_FOUND: i64 = -32601;
 /// How long a call waits to learn why its connection is gone, or how its process ended.
 const POST_MORTEM: Duration = Duration::from_millis(200);
@@ -351,17 +351,123 @@ impl Session {
         })
     }
 
-    async fn page(&self, cursor: Option<&str>, deadline: Deadline) -> Result<RawJson, Failure> {
+    async fn page(
+        &self,
+        kind: ListKind,
+        cursor: Option<&str>,
+        deadline: Deadline,
+    ) -> Result<RawJson, Failure> {
         let cursor = cursor.map(str::to_owned);
-        self.request(Request::ListTools { cursor }, deadline, Phase::List)
+        self.request(Request::List { kind, cursor }, deadline, Phase::List)
             .await
     }
 
-    /// A server without tools may say so by not knowing the method.
-    fn has_no_tools(&self, failure: &Failure) -> bool {
-        failure.details.get("code").and_then(Value::as_i64) == Some(METHOD_NOT_FOUND)
-            && self.identity.capabilities.get("tools").is_none()
+    /// Asks for what is no list and no call; the result exactly as the server sent it.
+    ///
+    /// # Errors
+    /// `unsupported` where the server cannot do this, and as [`Session::call_tool`].
+    pub async fn ask(&self, ask: Ask, deadline: Deadline) -> Result<RawJson, Failure> {
+        let capability = ask.capability();
+        // Before that revision there was completion, but no capability for it.
+        let undeclarable =
+            capability == "completions" && self.identity.protocol_version.as_str() < "2025-03-26";
+        if !undeclarable && !self.declares(capability) {
+            return Err(self.placed(self.lacks(capability), deadline, Phase::Call));
+        }
+        let request = Request::Ask(Box::new(ask));
+        match self.request(request, deadline, Phase::Call).await {
+            Err(failure) if is_unknown_method(&failure) => {
+                Err(self.placed(self.lacks(capability), deadline, Phase::Call))
+            }
+            answered => self.complete(answered?, deadline),
+        }
     }
+
+    fn declares(&self, capability: &str) -> bool {
+        let declared = self.identity.capabilities.get(capability);
+        declared.is_some_and(|declared| !declared.is_null())
+    }
+
+    fn lacks(&self, capability: &str) -> Failure {
+        let text = format!(
+            "server `{}` does not support {capability}",
+            self.server_name
+        );
+        Failure::new(ErrorCode::Unsupported, text).with("capability", capability)
+    }
+
+    /// A whole list, page by page, raw and bounded.
+    ///
+    /// # Errors
+    /// `unsupported` where the server has no such list (no tools: an empty one), and as
+    /// [`Session::call_tool`].
+    pub async fn list(&self, kind: ListKind, deadline: Instant) -> Result<Listed, Failure> {
+        let deadline = Deadline {
+            started: Instant::now(),
+            at: deadline,
+            extension: None,
+        };
+        if kind != ListKind::Tools && !self.declares(kind.capability()) {
+            return Err(self.placed(self.lacks(kind.capability()), deadline, Phase::List));
+        }
+        let mut listed = Listed::default();
+        let mut cursors: Vec<String> = Vec::new();
+        for _ in 0..MAX_PAGES {
+            let page = match self
+                .page(kind, cursors.last().map(String::as_str), deadline)
+                .await
+            {
+                Err(failure) if cursors.is_empty() && is_unknown_method(&failure) => match kind {
+                    ListKind::Tools if !self.declares("tools") => break,
+                    ListKind::Tools => return Err(failure),
+                    _ => {
+                        let lacking = self.lacks(kind.capability());
+                        return Err(self.placed(lacking, deadline, Phase::List));
+                    }
+                },
+                page => page?,
+            };
+            let next = take_page(&page, kind, &mut listed).map_err(|reason| {
+                let name = &self.server_name;
+                let text = format!(
+                    "server `{name}` sent a list of {} that cannot be read: {reason}",
+                    kind.noun()
+                );
+                self.placed(
+                    Failure::new(ErrorCode::ProtocolError, text),
+                    deadline,
+                    Phase::List,
+                )
+            })?;
+            match next {
+                None => return Ok(listed),
+                Some(_) if listed.items.len() >= MAX_ITEMS => {
+                    listed.warnings.push(format!(
+                        "only the first {MAX_ITEMS} {} were read",
+                        kind.noun()
+                    ));
+                    return Ok(listed);
+                }
+                Some(cursor) if cursors.contains(&cursor) => {
+                    listed
+                        .warnings
+                        .push("the server repeats a cursor; the list ends there".into());
+                    return Ok(listed);
+                }
+                Some(cursor) => cursors.push(cursor),
+            }
+        }
+        if cursors.len() == MAX_PAGES {
+            listed
+                .warnings
+                .push(format!("only the first {MAX_PAGES} pages were read"));
+        }
+        Ok(listed)
+    }
+}
+
+fn is_unknown_method(failure: &Failure) -> bool {
+    failure.details.get("code").and_then(Value::as_i64) == Some(METHOD_NOT_FOUND)
 }
 
 impl Connected for Session {
@@ -390,54 +496,11 @@ impl Connected for Session {
     }
 
     async fn list_tools(&self, deadline: Instant) -> Result<ListedTools, Failure> {
-        let deadline = Deadline {
-            started: Instant::now(),
-            at: deadline,
-            extension: None,
-        };
-        let mut listed = ListedTools::default();
-        let mut cursors: Vec<String> = Vec::new();
-        for _ in 0..MAX_PAGES {
-            let page = match self
-                .page(cursors.last().map(String::as_str), deadline)
-                .await
-            {
-                Err(failure) if cursors.is_empty() && self.has_no_tools(&failure) => break,
-                page => page?,
-            };
-            let next = take_page(&page, &mut listed).map_err(|reason| {
-                let name = &self.server_name;
-                let text =
-                    format!("server `{name}` sent a tool list that cannot be read: {reason}");
-                self.placed(
-                    Failure::new(ErrorCode::ProtocolError, text),
-                    deadline,
-                    Phase::List,
-                )
-            })?;
-            match next {
-                None => return Ok(listed),
-                Some(_) if listed.tools.len() >= MAX_TOOLS => {
-                    listed
-                        .warnings
-                        .push(format!("only the first {MAX_TOOLS} tools were read"));
-                    return Ok(listed);
-                }
-                Some(cursor) if cursors.contains(&cursor) => {
-                    listed
-                        .warnings
-                        .push("the server repeats a cursor; the list ends there".into());
-                    return Ok(listed);
-                }
-                Some(cursor) => cursors.push(cursor),
-            }
-        }
-        if cursors.len() == MAX_PAGES {
-            listed
-                .warnings
-                .push(format!("only the first {MAX_PAGES} pages were read"));
-        }
-        Ok(listed)
+        let Listed { items, warnings } = self.list(ListKind::Tools, deadline).await?;
+        Ok(ListedTools {
+            tools: items,
+            warnings,
+        })
     }
 
     fn tools_changed(&self) -> watch::Receiver<u64> {
@@ -516,21 +579,37 @@ fn server_error(name: &str, raw: &RawJson) -> Failure {
     failure
 }
 
-/// Reads one `tools/list` result; returns the next cursor. A cursor that is no string ends the list.
-fn take_page(page: &RawJson, listed: &mut ListedTools) -> Result<Option<String>, String> {
+/// Reads one page; returns the next cursor. A cursor that is no string ends the list.
+fn take_page(
+    page: &RawJson,
+    kind: ListKind,
+    listed: &mut Listed,
+) -> Result<Option<String>, String> {
     #[derive(Deserialize)]
     struct Page<'a> {
         #[serde(borrow)]
-        tools: Vec<&'a RawValue>,
+        tools: Option<Vec<&'a RawValue>>,
+        #[serde(borrow)]
+        resources: Option<Vec<&'a RawValue>>,
+        #[serde(borrow, rename = "resourceTemplates")]
+        templates: Option<Vec<&'a RawValue>>,
+        #[serde(borrow)]
+        prompts: Option<Vec<&'a RawValue>>,
         #[serde(rename = "nextCursor")]
         next_cursor: Option<Value>,
     }
     let read: Page = page.read().map_err(|error| error.to_string())?;
-    let tools = read
-        .tools
-        .into_iter()
-        .map(|tool| RawJson::part_of(page.bytes(), tool));
-    listed.tools.extend(tools);
+    let items = match kind {
+        ListKind::Tools => read.tools,
+        ListKind::Resources => read.resources,
+        ListKind::ResourceTemplates => read.templates,
+        ListKind::Prompts => read.prompts,
+    };
+    let items = items.ok_or_else(|| format!("it has no `{}`", kind.member()))?;
+    let items = items.into_iter();
+    listed
+        .items
+        .extend(items.map(|item| RawJson::part_of(page.bytes(), item)));
     match read.next_cursor {
         None => Ok(None),
         Some(Value::String(cursor)) => Ok(Some(cursor)),
@@ -597,9 +676,9 @@ mod tests {
     /// The tools as text, the next cursor, and how many warnings there were.
     fn taken(page: &str) -> Result<(Vec<String>, Option<String>, usize), String> {
         let page = RawJson::parse(page.to_owned().into()).expect(page);
-        let mut listed = ListedTools::default();
-        let next = take_page(&page, &mut listed)?;
-        let tools = listed.tools.iter().map(|tool| format!("{tool:?}"));
+        let mut listed = Listed::default();
+        let next = take_page(&page, ListKind::Tools, &mut listed)?;
+        let tools = listed.items.iter().map(|tool| format!("{tool:?}"));
         Ok((tools.collect(), next, listed.warnings.len()))
     }
 

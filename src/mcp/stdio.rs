@@ -394,7 +394,12 @@ mod tests {
     async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
         let (_unread, outbox) = outbox();
         let tap = Tap::new("x".into());
-        let slot = || tap.open(Request::ListTools { cursor: None });
+        let slot = || {
+            tap.open(Request::List {
+                kind: crate::mcp::ListKind::Tools,
+                cursor: None,
+            })
+        };
         let (begun, waiting) = (slot(), slot());
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
         pipe.writable().await.expect("an open pipe");
@@ -414,7 +419,10 @@ mod tests {
     async fn what_can_no_longer_reach_the_child_is_lost_at_once() {
         let (unread, outbox) = outbox();
         let tap = Tap::new("x".into());
-        let slot = tap.open(Request::ListTools { cursor: None });
+        let slot = tap.open(Request::List {
+            kind: crate::mcp::ListKind::Tools,
+            cursor: None,
+        });
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
         pipe.writable().await.expect("an open pipe");
         drop(unread);

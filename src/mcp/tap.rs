@@ -23,6 +23,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::ask::{Ask, ListKind};
 use super::noise::Noise;
 use super::wire::{Answer, CallId, Frame, call_id, frames};
 use crate::model::event::{Event, EventSink};
@@ -42,16 +43,20 @@ pub(super) enum Request {
         trace: Trace,
         events: Option<EventSink>,
     },
-    ListTools {
+    List {
+        kind: ListKind,
         cursor: Option<String>,
     },
+    /// Boxed, for a call's slot stays small.
+    Ask(Box<Ask>),
 }
 
 impl Request {
     pub(super) fn method(&self) -> &'static str {
         match self {
             Self::CallTool { .. } => "tools/call",
-            Self::ListTools { .. } => "tools/list",
+            Self::List { kind, .. } => kind.method(),
+            Self::Ask(ask) => ask.method(),
         }
     }
 
@@ -59,7 +64,8 @@ impl Request {
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::CallTool { name, .. } => Some(name),
-            Self::ListTools { .. } => None,
+            Self::List { .. } => None,
+            Self::Ask(ask) => ask.name(),
         }
     }
 
@@ -69,7 +75,8 @@ impl Request {
             Self::CallTool {
                 name, arguments, ..
             } => name.len() + arguments.bytes().len(),
-            Self::ListTools { cursor } => cursor.as_ref().map_or(0, String::len),
+            Self::List { cursor, .. } => cursor.as_ref().map_or(0, String::len),
+            Self::Ask(ask) => ask.length(),
         }
     }
 }
@@ -326,11 +333,15 @@ impl Tap {
                 line.extend_from_slice(br#","arguments":"#);
                 line.extend_from_slice(arguments.bytes());
             }
-            Request::ListTools { cursor } => {
+            Request::List { cursor, .. } => {
                 line.push(b'}');
                 if let Some(cursor) = cursor {
                     push_member(&mut line, "cursor", cursor);
                 }
+            }
+            Request::Ask(ask) => {
+                line.push(b'}');
+                ask.render(&mut line);
             }
         }
         line.extend_from_slice(b"}}\n");
@@ -489,7 +500,7 @@ fn standing(request: &ClientRequest) -> Vec<u8> {
     members
 }
 
-fn push_member(line: &mut Vec<u8>, name: &str, value: &(impl Serialize + ?Sized)) {
+pub(super) fn push_member(line: &mut Vec<u8>, name: &str, value: &(impl Serialize + ?Sized)) {
     line.push(b',');
     // Text and JSON values into memory: nothing here can fail.
     let _ = serde_json::to_writer(&mut *line, name);

@@ -115,13 +115,25 @@ fn what_a_modern_server_wants_in_every_request_stands_in_each() {
     let message = ClientJsonRpcMessage::request(request, RequestId::Number(0));
     let name = "io.modelcontextprotocol/protocolVersion";
     assert_eq!(sent(&tap, &message)["params"]["_meta"][name], "2026-07-28");
-    let line = rendered(&tap, &tap.open(Request::ListTools { cursor: None }));
+    let line = rendered(
+        &tap,
+        &tap.open(Request::List {
+            kind: crate::mcp::ListKind::Tools,
+            cursor: None,
+        }),
+    );
     assert_eq!(
         line["params"],
         json!({"_meta": {"progressToken": 2, name: "2026-07-28"}})
     );
     let cursor = Some("a\"\n".to_owned());
-    let line = rendered(&tap, &tap.open(Request::ListTools { cursor }));
+    let line = rendered(
+        &tap,
+        &tap.open(Request::List {
+            kind: crate::mcp::ListKind::Tools,
+            cursor,
+        }),
+    );
     assert_eq!(line["params"]["cursor"], "a\"\n");
 }
 
@@ -365,4 +377,44 @@ fn the_handshake_gets_its_answer_in_a_form_that_rmcp_takes() {
     }
     let odd = said(Answer::Result(raw(json!({"supportedVersions": [7]}))));
     assert_eq!(odd["id"], 4);
+}
+
+#[test]
+fn questions_are_rendered_around_what_was_given() {
+    let raw = |text: &'static str| RawJson::parse(text.into()).unwrap();
+    let tap = Tap::new("books".into());
+    for (ask, method, members) in [
+        (
+            Ask::ReadResource {
+                uri: "a://\"b".into(),
+            },
+            "resources/read",
+            r#","uri":"a://\"b""#,
+        ),
+        (
+            Ask::GetPrompt {
+                name: "p".into(),
+                arguments: raw(r#"{"n":"1"}"#),
+            },
+            "prompts/get",
+            r#","name":"p","arguments":{"n":"1"}"#,
+        ),
+        (
+            Ask::Complete {
+                reference: raw(r#"{"type": "ref/prompt"}"#),
+                argument: raw("{}"),
+                context: Some(raw(r#"{"arguments":{}}"#)),
+            },
+            "completion/complete",
+            r#","ref":{"type": "ref/prompt"},"argument":{},"context":{"arguments":{}}"#,
+        ),
+    ] {
+        let slot = tap.open(Request::Ask(Box::new(ask)));
+        let line = String::from_utf8(tap.render(&slot).to_vec()).unwrap();
+        let id = slot.id;
+        let expected = format!(
+            "{{\"jsonrpc\":\"2.0\",\"id\":{id},\"method\":\"{method}\",\"params\":{{\"_meta\":{{\"progressToken\":{id}}}{members}}}}}\n"
+        );
+        assert_eq!(line, expected);
+    }
 }
