@@ -4,6 +4,7 @@ use futures::FutureExt;
 use serde_json::{Value, json};
 
 use super::super::tap::tests::{call, initialize};
+use super::reply::{BodyError, body, refusal, session_is_gone};
 use super::*;
 use crate::model::fuzz::{Choices, cut};
 
