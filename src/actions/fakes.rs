@@ -20,6 +20,7 @@ use crate::model::caller::{Caller, ServerId, SessionId, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::definition::{Definition, Template, TransportType};
 use crate::model::error::{ErrorCode, Failure, Phase};
+use crate::model::event::EventSink;
 use crate::model::json::{RawJson, Rope};
 use crate::model::naming::Namer;
 use crate::model::redact::Redactor;
@@ -297,7 +298,7 @@ impl CallTools for FakeSession {
         }
     }
 
-    async fn ask(&self, ask: Ask, _: Deadline) -> Result<RawJson, Failure> {
+    async fn ask(&self, ask: Ask, _: Deadline, _: Option<EventSink>) -> Result<RawJson, Failure> {
         Ok(RawJson::from(&json!({"asked": format!("{ask:?}")})))
     }
 

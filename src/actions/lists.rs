@@ -134,7 +134,10 @@ where
         let target = self.target(&view, &party)?;
         let ready = self.acquire(&party, &target).await?;
         party.trail.reach(Phase::Call);
-        let answered = ready.session.ask(ask, party.deadline).await;
+        let answered = ready
+            .session
+            .ask(ask, party.deadline, context.events.clone())
+            .await;
         let result = answered.map_err(|failure| party.located(failure, Phase::Call))?;
         Ok(result.into())
     }

@@ -103,8 +103,6 @@ pub struct CallTool {
     pub arguments: RawJson,
     /// The trace that the call belongs to, if the host says so.
     pub trace: Trace,
-    /// Whether the host wants `progress` events.
-    pub progress: bool,
     pub form: ResultForm,
 }
 
@@ -185,11 +183,6 @@ impl Action {
             }
         }
         Ok(self)
-    }
-
-    /// Whether events are wanted before the answer.
-    pub fn wants_events(&self) -> bool {
-        matches!(self, Self::CallTool(call) if call.progress)
     }
 
     /// Whether later commands of the same user wait until its change is in force.
@@ -278,7 +271,6 @@ impl CallTool {
             tool: ToolRef::read(params)?,
             arguments: params.object("arguments")?,
             trace: read_trace("_meta", &params.object("_meta")?)?,
-            progress: params.flag("progress")?,
             form: match params.text("result")?.as_deref() {
                 None => ResultForm::Joined,
                 Some("mcp") => ResultForm::Mcp,

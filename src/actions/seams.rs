@@ -10,6 +10,7 @@ use crate::mcp::{Ask, Connected, ListKind, Listed, ServerIdentity, Session, Tool
 use crate::model::caller::{Caller, ServerId};
 use crate::model::deadline::Deadline;
 use crate::model::error::Failure;
+use crate::model::event::EventSink;
 use crate::model::json::RawJson;
 use crate::model::secret::Credentials;
 
@@ -116,6 +117,7 @@ pub trait CallTools: Connected {
         &self,
         ask: Ask,
         deadline: Deadline,
+        events: Option<EventSink>,
     ) -> impl Future<Output = Result<RawJson, Failure>> + Send;
 }
 
@@ -124,8 +126,13 @@ impl CallTools for Session {
         Session::list(self, kind, deadline).await
     }
 
-    async fn ask(&self, ask: Ask, deadline: Deadline) -> Result<RawJson, Failure> {
-        Session::ask(self, ask, deadline).await
+    async fn ask(
+        &self,
+        ask: Ask,
+        deadline: Deadline,
+        events: Option<EventSink>,
+    ) -> Result<RawJson, Failure> {
+        Session::ask(self, ask, deadline, events).await
     }
 
     fn identity(&self) -> &ServerIdentity {

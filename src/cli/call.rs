@@ -61,7 +61,6 @@ async fn call(args: &Args, arguments: RawJson, settings: &Settings) -> Result<Ro
         },
         arguments,
         trace: Trace::default(),
-        progress: false,
         form: ResultForm::Joined,
     });
     oneshot::perform(settings, &args.asking, action).await

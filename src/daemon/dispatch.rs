@@ -14,10 +14,10 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::yield_now;
 use tokio::time::{Instant, sleep_until, timeout_at};
 
+use super::events::Outlet;
 use super::lines::{Input, Level, Line, Lines};
 use super::metrics;
 use super::order::{Hold, Order, Releasing};
-use super::progress::Progress;
 use super::protocol::{self, Command, TaskId, Verb};
 use super::sight::Sight;
 use super::tasks::{Errand, Tasks, Ticket};
@@ -25,7 +25,7 @@ use crate::actions::{Action, Context, Perform, Trail};
 use crate::model::caller::{Caller, UserId};
 use crate::model::deadline::Deadline;
 use crate::model::error::{ErrorCode, Failure, Outcome};
-use crate::model::event::EventSink;
+use crate::model::event::{EventSink, Interest};
 use crate::model::json::Rope;
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
@@ -370,7 +370,8 @@ impl<P: Perform> Daemon<P> {
                 let read = read.traced(command.trace.as_ref())?;
                 let deadline = read.deadline(&self.settings, command.timeout);
                 let entry = self.enter(caller.user.as_ref())?;
-                self.spawn(task, caller, (action, read), deadline, entry);
+                let errand = (action, read, command.interest);
+                self.spawn(task, caller, errand, deadline, entry);
                 return Ok(None);
             }
         };
@@ -390,7 +391,7 @@ impl<P: Perform> Daemon<P> {
         &mut self,
         task: &TaskId,
         caller: Caller,
-        (name, action): (String, Action),
+        (name, action, interest): (String, Action, Interest),
         deadline: Deadline,
         entry: Option<Entry>,
     ) {
@@ -403,6 +404,7 @@ impl<P: Perform> Daemon<P> {
             ahead: self.order.ahead_of(user.as_ref()),
             hold: is_changing.then(|| Releasing(self.order.hold(user.clone()))),
             action,
+            interest,
             caller,
             deadline,
             trail: trail.clone(),
@@ -455,6 +457,7 @@ impl<P: Perform> Daemon<P> {
 struct Work<P> {
     actions: Arc<P>,
     action: Action,
+    interest: Interest,
     caller: Caller,
     deadline: Deadline,
     entry: Option<Entry>,
@@ -466,23 +469,23 @@ struct Work<P> {
 
 impl<P: Perform> Work<P> {
     async fn run(self, ticket: Ticket) {
-        let outcome = if self.action.wants_events() {
-            Box::pin(self.perform_telling(&ticket)).await
-        } else {
+        let outcome = if self.interest.is_empty() {
             self.perform(None).await
+        } else {
+            Box::pin(self.perform_telling(&ticket)).await
         };
         ticket.answer(outcome);
     }
 
     /// Performs, and passes on what there is to tell meanwhile.
     async fn perform_telling(self, ticket: &Ticket) -> Result<Rope, Failure> {
-        let progress = Arc::new(Progress::default());
+        let outlet = Arc::new(Outlet::new(self.interest));
         let outcome = tokio::select! {
             biased;
-            outcome = self.perform(Some(progress.clone())) => outcome,
-            never = progress.pass_on(ticket) => match never {},
+            outcome = self.perform(Some(outlet.clone())) => outcome,
+            never = outlet.pass_on(ticket) => match never {},
         };
-        progress.flush(ticket);
+        outlet.flush(ticket);
         outcome
     }
 

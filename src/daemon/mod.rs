@@ -1,10 +1,10 @@
 //! Floor 4: the resident process: command lines in, answer lines out.
 
 mod dispatch;
+mod events;
 mod lines;
 mod metrics;
 mod order;
-mod progress;
 mod protocol;
 mod scan;
 mod sight;

@@ -10,11 +10,12 @@ use serde::de::IgnoredAny;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
+use super::events;
 use super::scan::Scan;
 use crate::actions::STATS;
 use crate::model::caller::{Caller, SessionId, UserId};
 use crate::model::error::{ErrorCode, Failure};
-use crate::model::event::Event;
+use crate::model::event::{Event, Interest};
 use crate::model::json::{RawJson, Rope};
 use crate::model::redact::Redactor;
 use crate::model::secret::Secret;
@@ -61,6 +62,8 @@ pub struct Command {
     pub timeout: Option<Duration>,
     /// Unread: what it may hold is for the action to say.
     pub trace: Option<RawJson>,
+    /// The events that are wanted beside the answer.
+    pub interest: Interest,
     pub verb: Verb,
 }
 
@@ -115,12 +118,19 @@ struct Params<'a> {
     timeout_ms: Option<&'a RawValue>,
     #[serde(borrow)]
     target: Option<&'a RawValue>,
+    #[serde(borrow)]
+    events: Option<&'a RawValue>,
+    #[serde(borrow)]
+    progress: Option<&'a RawValue>,
+    #[serde(borrow, alias = "logLevel")]
+    log_level: Option<&'a RawValue>,
 }
 
 /// Reads one line, which holds no line break. The id is given also where the rest cannot be read.
 ///
 /// # Errors
-/// `invalid_json`, `invalid_command`, `invalid_params` (`action`, `timeout_ms`, `target`).
+/// `invalid_json`, `invalid_command`, `invalid_params` (`action`, `timeout_ms`, `target`, and what says
+/// which events are wanted).
 pub fn parse(line: &Bytes) -> (TaskId, Result<Command, Failure>) {
     match envelope(line) {
         Ok(envelope) => match task_id(line, envelope.task_id) {
@@ -179,6 +189,7 @@ fn command(line: &Bytes, envelope: &Envelope) -> Result<Command, Failure> {
     let caller = caller(envelope.user)?;
     let params = params(envelope.params)?;
     let timeout = params.timeout_ms.map(timeout).transpose()?;
+    let interest = events::interest(params.events, params.progress, params.log_level)?;
     let verb = match word.as_str() {
         "ping" => Verb::Ping,
         "respond" => Verb::Respond,
@@ -198,6 +209,7 @@ fn command(line: &Bytes, envelope: &Envelope) -> Result<Command, Failure> {
         caller,
         timeout,
         trace: envelope.trace.map(|raw| RawJson::part_of(line, raw)),
+        interest,
         verb,
     })
 }
@@ -347,8 +359,8 @@ pub fn failure(task: &TaskId, failure: Failure, redactor: &Redactor) -> Rope {
     rope
 }
 
-/// `{"type":"event","event":...,"task":...,"server_name":...,"user_id":...,"params":...}`, secrets
-/// masked; `dropped` counts the events of this task left out since the last line.
+/// `{"type":"event","event":...,"task":...,"server_name":...,"user_id":...,"request_id"?:...,"params":...}`,
+/// secrets masked; `dropped` counts the events of this task left out since the last line.
 pub fn event(
     task: &TaskId,
     user: Option<&UserId>,
@@ -358,14 +370,16 @@ pub fn event(
 ) -> Rope {
     let text = |value: &str| Value::from(value).to_string();
     let mut head = format!(
-        "{{\"type\":\"event\",\"event\":{},\"task\":",
-        text(event.kind)
+        "{{\"type\":\"event\",\"event\":\"{}\",\"task\":",
+        event.kind
     )
     .into_bytes();
     head.extend_from_slice(task.raw());
     let server = text(&event.server_name);
     let user = user.map_or("null".to_owned(), |user| text(user.as_str()));
-    let rest = format!(",\"server_name\":{server},\"user_id\":{user},\"params\":");
+    let request = event.request_id.as_deref();
+    let request = request.map_or(String::new(), |id| format!(",\"request_id\":{}", text(id)));
+    let rest = format!(",\"server_name\":{server},\"user_id\":{user}{request},\"params\":");
     head.extend_from_slice(rest.as_bytes());
     let mut line = Rope::default();
     line.push(head);

@@ -253,11 +253,12 @@ impl Ticket {
         }
     }
 
-    /// Writes an event line, if the task still runs and the host keeps up. Returns whether it did.
+    /// Writes an event line, if the task still runs and the host keeps up: one that asks the host for
+    /// something does not wait for that. Returns whether it did.
     pub fn tell(&self, event: &Event, dropped: u64) -> bool {
         let table = self.tasks.lock();
         match table.entries.get(&self.key) {
-            Some(entry) if self.tasks.lines.waiting() < EVENT_LIMIT => {
+            Some(entry) if event.kind.is_question() || self.tasks.lines.waiting() < EVENT_LIMIT => {
                 let user = entry.errand.user.as_ref();
                 let redactor = &self.tasks.redactor;
                 let line = protocol::event(&entry.task, user, event, dropped, redactor);

@@ -16,7 +16,7 @@ use super::protocol::TaskId;
 use super::{Daemon, Notice};
 use crate::actions::{Action, Census, Context, Figures, Perform, ToolRef};
 use crate::model::error::{ErrorCode, Failure};
-use crate::model::event::Event;
+use crate::model::event::{Event, EventKind};
 use crate::model::json::{RawJson, Rope};
 use crate::model::redact::Redactor;
 use crate::model::settings::Settings;
@@ -70,11 +70,11 @@ impl Perform for Fake {
                     "panic" => panic!("a secret of the panic"),
                     "tell" => {
                         for n in 0..1_000 {
-                            let event = Event {
-                                kind: "progress",
-                                server_name: server.clone(),
-                                params: RawJson::from(&json!({ "progress": n })),
-                            };
+                            let event = Event::new(
+                                EventKind::Progress,
+                                server.clone(),
+                                RawJson::from(&json!({ "progress": n })),
+                            );
                             context.events.as_ref().expect("a sink").take(event);
                             tokio::time::sleep(Duration::from_millis(1)).await;
                         }

@@ -189,7 +189,7 @@ impl Connector {
     ) -> Result<Session, Refused> {
         let (process, pipes) = Process::start(&program, self.redactor.clone())
             .map_err(|error| cannot_start(program.command, &error))?;
-        let tap = Tap::new(target.server_name.clone());
+        let tap = Tap::new(target.server_name.clone(), target.key.scope.user().cloned());
         let transport = StdioTransport::new(pipes, tap.clone());
         let (outbox, alive) = (transport.outbox(), transport.alive());
         let stop = CancellationToken::new();
@@ -258,7 +258,7 @@ impl Connector {
         era: Era,
         give_up: Instant,
     ) -> Result<Session, Refused> {
-        let tap = Tap::new(target.server_name.clone());
+        let tap = Tap::new(target.server_name.clone(), target.key.scope.user().cloned());
         let parsed = Url::parse(url.expose()).map_err(|_| Refused {
             failure: Failure::new(ErrorCode::ConfigInvalid, "its url cannot be read"),
             is_final: true,

@@ -99,7 +99,7 @@ pub struct ToolCall {
     pub deadline: Deadline,
     /// The trace that the host says the call belongs to.
     pub trace: Trace,
-    /// Where progress notifications go, if the host asked for them.
+    /// Where what happens on the way to the answer goes, if the host asked for events.
     pub events: Option<EventSink>,
 }
 

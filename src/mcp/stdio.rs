@@ -351,7 +351,7 @@ mod tests {
             input: pipe::Sender::from_owned_fd(theirs).expect("a pipe"),
             output: pipe::Receiver::from_owned_fd(ours).expect("a pipe"),
         };
-        drop(StdioTransport::new(pipes, Tap::new("x".into())));
+        drop(StdioTransport::new(pipes, Tap::new("x".into(), None)));
         let mut input = pipe::Receiver::from_owned_fd(input).expect("a pipe");
         let mut rest = [0];
         let end = tokio::io::AsyncReadExt::read(&mut input, &mut rest);
@@ -393,12 +393,15 @@ mod tests {
     #[tokio::test]
     async fn what_never_reached_the_pipe_is_known_to_be_unsent() {
         let (_unread, outbox) = outbox();
-        let tap = Tap::new("x".into());
+        let tap = Tap::new("x".into(), None);
         let slot = || {
-            tap.open(Request::List {
-                kind: crate::mcp::ListKind::Tools,
-                cursor: None,
-            })
+            tap.open(
+                Request::List {
+                    kind: crate::mcp::ListKind::Tools,
+                    cursor: None,
+                },
+                None,
+            )
         };
         let (begun, waiting) = (slot(), slot());
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
@@ -418,11 +421,14 @@ mod tests {
     #[tokio::test]
     async fn what_can_no_longer_reach_the_child_is_lost_at_once() {
         let (unread, outbox) = outbox();
-        let tap = Tap::new("x".into());
-        let slot = tap.open(Request::List {
-            kind: crate::mcp::ListKind::Tools,
-            cursor: None,
-        });
+        let tap = Tap::new("x".into(), None);
+        let slot = tap.open(
+            Request::List {
+                kind: crate::mcp::ListKind::Tools,
+                cursor: None,
+            },
+            None,
+        );
         let pipe = outbox.lock().pipe.clone().expect("an open pipe");
         pipe.writable().await.expect("an open pipe");
         drop(unread);

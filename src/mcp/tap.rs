@@ -26,9 +26,13 @@ use tokio::time::Instant;
 use super::ask::{Ask, ListKind};
 use super::noise::Noise;
 use super::wire::{Answer, CallId, Frame, call_id, frames};
-use crate::model::event::{Event, EventSink};
+use crate::model::caller::UserId;
+use crate::model::event::{Event, EventKind, EventSink, LogLevel};
 use crate::model::json::RawJson;
 use crate::model::trace::Trace;
+
+/// The member of `_meta` that asks a modern server for log messages.
+const LOG_LEVEL: &str = "io.modelcontextprotocol/logLevel";
 
 /// A slot whose request rmcp is to send. Travels in the request's extensions, so it is cloned with it.
 #[derive(Clone)]
@@ -41,7 +45,6 @@ pub(super) enum Request {
         /// A JSON object, passed on untouched.
         arguments: RawJson,
         trace: Trace,
-        events: Option<EventSink>,
     },
     List {
         kind: ListKind,
@@ -49,6 +52,15 @@ pub(super) enum Request {
     },
     /// Boxed, for a call's slot stays small.
     Ask(Box<Ask>),
+    /// What the client's own work needs.
+    Own(Box<Own>),
+}
+
+/// A request that no command asks for in so many words.
+pub(super) struct Own {
+    pub method: &'static str,
+    /// The members of `params`, each after a comma.
+    pub members: Vec<u8>,
 }
 
 impl Request {
@@ -57,6 +69,7 @@ impl Request {
             Self::CallTool { .. } => "tools/call",
             Self::List { kind, .. } => kind.method(),
             Self::Ask(ask) => ask.method(),
+            Self::Own(own) => own.method,
         }
     }
 
@@ -64,7 +77,7 @@ impl Request {
     pub(super) fn name(&self) -> Option<&str> {
         match self {
             Self::CallTool { name, .. } => Some(name),
-            Self::List { .. } => None,
+            Self::List { .. } | Self::Own(_) => None,
             Self::Ask(ask) => ask.name(),
         }
     }
@@ -77,6 +90,7 @@ impl Request {
             } => name.len() + arguments.bytes().len(),
             Self::List { cursor, .. } => cursor.as_ref().map_or(0, String::len),
             Self::Ask(ask) => ask.length(),
+            Self::Own(own) => own.members.len(),
         }
     }
 }
@@ -85,6 +99,8 @@ impl Request {
 pub(super) struct Slot {
     pub id: CallId,
     pub request: Request,
+    /// Where what happens on the way to the answer goes, if anybody wants to hear of it.
+    pub events: Option<EventSink>,
     answer: OnceLock<Answer>,
     waiting: AtomicWaker,
     sent: AtomicBool,
@@ -137,16 +153,8 @@ impl Slot {
 
     fn progress(&self, server_name: &Arc<str>, params: RawJson) {
         *lock(&self.last_progress) = Some(Instant::now());
-        if let Request::CallTool {
-            events: Some(events),
-            ..
-        } = &self.request
-        {
-            events.take(Event {
-                kind: "progress",
-                server_name: server_name.clone(),
-                params,
-            });
+        if let Some(events) = &self.events {
+            events.take(Event::new(EventKind::Progress, server_name.clone(), params));
         }
     }
 }
@@ -176,6 +184,8 @@ struct Handshake {
 
 pub(super) struct Tap {
     server_name: Arc<str>,
+    /// Whose connection it is alone; none: a shared one.
+    owner: Option<UserId>,
     /// On the wire requests count from 1: sloppy servers take 0 for "no id".
     last_id: AtomicU64,
     calls: Mutex<Calls>,
@@ -192,10 +202,11 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Tap {
-    pub(super) fn new(server_name: Arc<str>) -> Arc<Self> {
+    pub(super) fn new(server_name: Arc<str>, owner: Option<UserId>) -> Arc<Self> {
         Arc::new(Self {
             noise: Noise::new(server_name.clone()),
             server_name,
+            owner,
             last_id: AtomicU64::new(0),
             calls: Mutex::default(),
             handshake: Mutex::default(),
@@ -218,15 +229,21 @@ impl Tap {
         lock(&self.handshake).last.clone()
     }
 
+    /// How many sessions have been opened behind this connection.
+    pub(super) fn sessions(&self) -> u64 {
+        lock(&self.handshake).answers
+    }
+
     fn next_id(&self) -> CallId {
         self.last_id.fetch_add(1, Ordering::Relaxed) + 1
     }
 
     /// Begins to wait for the answer of a request; [`Tap::render`] is what to send.
-    pub(super) fn open(&self, request: Request) -> Arc<Slot> {
+    pub(super) fn open(&self, request: Request, events: Option<EventSink>) -> Arc<Slot> {
         let slot = Arc::new(Slot {
             id: self.next_id(),
             request,
+            events,
             answer: OnceLock::new(),
             waiting: AtomicWaker::new(),
             sent: AtomicBool::new(false),
@@ -318,6 +335,11 @@ impl Tap {
         line.extend_from_slice(br#"","params":{"_meta":{"progressToken":"#);
         line.extend_from_slice(id.as_bytes());
         line.extend_from_slice(meta);
+        // A modern server sends log messages only for a request that asks for them.
+        let logs = slot.events.as_ref().filter(|_| !meta.is_empty());
+        if let Some(level) = logs.and_then(|events| events.interest().logs()) {
+            push_member(&mut line, LOG_LEVEL, level.as_str());
+        }
         match &slot.request {
             Request::CallTool {
                 name,
@@ -342,6 +364,10 @@ impl Tap {
             Request::Ask(ask) => {
                 line.push(b'}');
                 ask.render(&mut line);
+            }
+            Request::Own(own) => {
+                line.push(b'}');
+                line.extend_from_slice(&own.members);
             }
         }
         line.extend_from_slice(b"}}\n");
@@ -381,7 +407,8 @@ impl Tap {
                 text,
             } => {
                 self.noise.greeted();
-                self.server_call(&method, is_request, params, &text, out);
+                let call = (&*method, is_request, params);
+                self.server_call(call, &text, reply_to, out);
             }
             Frame::Noise => match reply_to {
                 Some(id) => {
@@ -425,15 +452,15 @@ impl Tap {
 
     fn server_call(
         &self,
-        method: &str,
-        is_request: bool,
-        params: Option<RawJson>,
+        (method, is_request, params): (&str, bool, Option<RawJson>),
         text: &Bytes,
+        reply_to: Option<CallId>,
         out: &mut VecDeque<ServerJsonRpcMessage>,
     ) {
         match (is_request, method) {
             (true, _) => out.extend(serde_json::from_slice(text).ok()),
             (false, "notifications/progress") => self.progress(params),
+            (false, "notifications/message") => self.log(params, reply_to),
             (false, "notifications/tools/list_changed") => {
                 self.tools_changed.send_modify(|count| *count += 1);
             }
@@ -464,6 +491,50 @@ impl Tap {
             None => {
                 self.noise.count();
             }
+        }
+    }
+}
+
+impl Tap {
+    /// A log message goes to the command it belongs to: the one whose response it came on, or whose
+    /// progress token it names. One that says neither goes to every command of the connection's only
+    /// user, and on a shared connection to nobody: it could be about anybody.
+    fn log(&self, params: Option<RawJson>, reply_to: Option<CallId>) {
+        #[derive(Deserialize)]
+        struct Message<'a> {
+            level: Option<Value>,
+            #[serde(borrow, rename = "_meta")]
+            meta: Option<Meta<'a>>,
+        }
+        #[derive(Deserialize)]
+        struct Meta<'a> {
+            #[serde(borrow, rename = "progressToken")]
+            token: Option<&'a RawValue>,
+        }
+        let Some(params) = params else { return };
+        let Ok(message) = params.read::<Message>() else {
+            return;
+        };
+        let level = message.level.as_ref().and_then(Value::as_str);
+        let level = level.and_then(LogLevel::named).unwrap_or(LogLevel::Info);
+        let token = message.meta.and_then(|meta| meta.token);
+        let meant = token.and_then(|token| call_id(token.get())).or(reply_to);
+        for events in self.listeners(meant) {
+            if events.interest().logs().is_some_and(|least| level >= least) {
+                let event = Event::new(EventKind::Log, self.server_name.clone(), params.clone());
+                events.take(event);
+            }
+        }
+    }
+
+    /// The commands that a message is for: about one request, or about none.
+    fn listeners(&self, meant: Option<CallId>) -> Vec<EventSink> {
+        let calls = lock(&self.calls);
+        let events = |open: &Open| open.slot.events.clone();
+        match meant {
+            Some(id) => calls.open.get(&id).and_then(events).into_iter().collect(),
+            None if self.owner.is_some() => calls.open.values().filter_map(events).collect(),
+            None => Vec::new(),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::tests::{check_chunks, check_written};
 use crate::daemon::protocol::{TaskId, event, failure, success, tests::check_line};
 use crate::model::caller::UserId;
 use crate::model::error::{ErrorCode, Failure};
-use crate::model::event::Event;
+use crate::model::event::{Event, EventKind};
 use crate::model::fuzz::Choices;
 use crate::model::json::{RawJson, Rope};
 use crate::model::redact::Redactor;
@@ -115,11 +115,11 @@ fn line(choices: &mut Choices, redactor: &Redactor) -> Rope {
             failure(&task, failed, redactor)
         }
         _ => {
-            let told = Event {
-                kind: "progress",
-                server_name: choices.pick(IDS).into(),
-                params: value(choices),
-            };
+            let told = Event::new(
+                EventKind::Progress,
+                choices.pick(IDS).into(),
+                value(choices),
+            );
             let user = UserId::new(choices.pick(IDS));
             event(
                 &task,

@@ -2,6 +2,7 @@ use proptest::prelude::*;
 use serde_json::json;
 
 use super::*;
+use crate::model::event::EventKind;
 use crate::model::fuzz::Members;
 
 fn read(line: &str) -> (String, Result<Command, Failure>) {
@@ -255,11 +256,11 @@ fn failures_and_events_are_scrubbed_and_stay_json() {
         line.contains(r#""error":"key ***""#) && line.contains(r#""data":"***""#),
         "{line}"
     );
-    let told = Event {
-        kind: "progress",
-        server_name: "books".into(),
-        params: RawJson::from(&json!({"progress": 12345678, "message": "hunter22", "error": 1})),
-    };
+    let told = Event::new(
+        EventKind::Progress,
+        "books".into(),
+        RawJson::from(&json!({"progress": 12345678, "message": "hunter22", "error": 1})),
+    );
     let line = text(event(
         &TaskId::default(),
         Some(&UserId::new("ann")),
@@ -275,11 +276,11 @@ fn failures_and_events_are_scrubbed_and_stay_json() {
 
 #[test]
 fn no_line_but_an_answer_has_the_members_of_an_answer() {
-    let told = Event {
-        kind: "progress",
-        server_name: "books".into(),
-        params: RawJson::from(&json!({})),
-    };
+    let told = Event::new(
+        EventKind::Progress,
+        "books".into(),
+        RawJson::from(&json!({})),
+    );
     for line in [
         ready(),
         event(&TaskId::default(), None, &told, 0, &Redactor::default()),

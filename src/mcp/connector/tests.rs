@@ -47,7 +47,7 @@ fn explained(
     error: Option<ClientInitializeError>,
     ended: Option<&str>,
 ) -> (ErrorCode, String, bool) {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     initialize(&tap, 0);
     if let Some(answer) = answer {
         assert_eq!(told(&tap, answer, None).len(), 1, "{answer}");
@@ -175,7 +175,7 @@ fn a_server_that_was_not_reached_or_not_entered_is_not_tried_again() {
         (ErrorCode::SessionLost, false),
     ] {
         for era in [Era::Modern, Era::Legacy] {
-            let tap = Tap::new("books".into());
+            let tap = Tap::new("books".into(), None);
             initialize(&tap, 0);
             let failure = Failure::new(code, "x").outcome(Outcome::NotSent);
             tap.settle(1, Answer::Failed(failure.clone()))
@@ -195,7 +195,7 @@ fn a_server_that_was_not_reached_or_not_entered_is_not_tried_again() {
 #[test]
 fn a_server_speaks_for_itself() {
     let said = |era, result: Value| {
-        let tap = Tap::new("books".into());
+        let tap = Tap::new("books".into(), None);
         initialize(&tap, 0);
         told(&tap, &json!({"id": 1, "result": result}).to_string(), None);
         let ServerIdentity {

@@ -232,7 +232,7 @@ fn a_body_is_read_up_to_its_limit() {
 
 /// What rmcp sees of a response of these pieces, and the answers of the calls 1 to 3.
 fn seen(parts: Vec<Bytes>, reply_to: Option<CallId>) -> (Vec<Sse>, Vec<Option<String>>) {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let slots = [1, 2, 3].map(|_| call(&tap, None));
     let bytes = stream::iter(parts.into_iter().map(Ok::<_, io::Error>));
     let events = events(bytes, tap, reply_to).map(|event| event.expect("no fault"));
@@ -253,7 +253,7 @@ fn an_event_stream_answers_its_calls_and_lets_rmcp_resume() {
 fn endpoint() -> Endpoint {
     let _ = rustls::crypto::ring::default_provider().install_default();
     let url = Url::parse("http://127.0.0.1:1/mcp").expect("a URL");
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     Endpoint::new(Client::new(), tap, url, HeaderMap::new())
 }
 
@@ -312,7 +312,7 @@ fn an_event_that_is_too_large_is_the_answer_of_its_call_and_the_stream_goes_on()
 
 #[test]
 fn a_response_that_breaks_off_is_told_to_rmcp_once() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     initialize(&tap, 0);
     let broken = io::Error::other("reset");
     let parts = [Ok(Bytes::from_static(b"data: {\"id\"")), Err(broken)];

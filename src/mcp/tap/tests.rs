@@ -5,15 +5,16 @@ use rmcp::model::{
 };
 
 use super::*;
+use crate::model::event::{Interest, TakeEvent};
 
 /// Opens a call, the next under way.
 pub(in crate::mcp) fn call(tap: &Tap, events: Option<EventSink>) -> Arc<Slot> {
-    tap.open(Request::CallTool {
+    let request = Request::CallTool {
         name: "t".into(),
         arguments: RawJson::from(&json!({})),
         trace: Trace::default(),
-        events,
-    })
+    };
+    tap.open(request, events)
 }
 
 fn sent(tap: &Tap, message: &ClientJsonRpcMessage) -> Value {
@@ -46,7 +47,7 @@ fn answered(slot: &Slot) -> Option<String> {
 
 /// F3: of three calls under way a message answers those it names and no other, each once.
 pub(in crate::mcp) fn check_incoming(text: &[u8]) {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let slots = [1, 2, 3].map(|_| call(&tap, None));
     let text = Bytes::copy_from_slice(text);
     let mut open = vec![1, 2, 3];
@@ -79,7 +80,7 @@ fn rendered(tap: &Tap, slot: &Slot) -> Value {
 
 #[test]
 fn ids_on_the_wire_count_from_one_whoever_asks() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     assert_eq!(initialize(&tap, 0)["id"], 1);
     let slot = call(&tap, None);
     let params = json!({"_meta": {"progressToken": 2}, "name": "t", "arguments": {}});
@@ -92,7 +93,7 @@ fn ids_on_the_wire_count_from_one_whoever_asks() {
 
 #[test]
 fn a_request_that_rmcp_sends_again_keeps_its_id_and_tells_rmcp_of_its_end() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let slot = call(&tap, None);
     let mut request = CustomRequest::new("tools/call", None);
     request.extensions.insert(RawCall(slot.clone()));
@@ -106,7 +107,7 @@ fn a_request_that_rmcp_sends_again_keeps_its_id_and_tells_rmcp_of_its_end() {
 
 #[test]
 fn what_a_modern_server_wants_in_every_request_stands_in_each() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let mut discover = rmcp::model::DiscoverRequest::new(Default::default());
     let mut meta = rmcp::model::RequestMetaObject::new();
     meta.set_protocol_version(rmcp::model::ProtocolVersion::V_2026_07_28);
@@ -117,10 +118,13 @@ fn what_a_modern_server_wants_in_every_request_stands_in_each() {
     assert_eq!(sent(&tap, &message)["params"]["_meta"][name], "2026-07-28");
     let line = rendered(
         &tap,
-        &tap.open(Request::List {
-            kind: crate::mcp::ListKind::Tools,
-            cursor: None,
-        }),
+        &tap.open(
+            Request::List {
+                kind: crate::mcp::ListKind::Tools,
+                cursor: None,
+            },
+            None,
+        ),
     );
     assert_eq!(
         line["params"],
@@ -129,17 +133,20 @@ fn what_a_modern_server_wants_in_every_request_stands_in_each() {
     let cursor = Some("a\"\n".to_owned());
     let line = rendered(
         &tap,
-        &tap.open(Request::List {
-            kind: crate::mcp::ListKind::Tools,
-            cursor,
-        }),
+        &tap.open(
+            Request::List {
+                kind: crate::mcp::ListKind::Tools,
+                cursor,
+            },
+            None,
+        ),
     );
     assert_eq!(line["params"]["cursor"], "a\"\n");
 }
 
 #[test]
 fn once_the_connection_has_ended_nothing_waits() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let before = call(&tap, None);
     tap.end();
     let after = call(&tap, None);
@@ -151,7 +158,7 @@ fn once_the_connection_has_ended_nothing_waits() {
 
 #[test]
 fn an_answer_that_comes_too_late_is_counted_and_dropped() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let forgotten = call(&tap, None);
     let slot = call(&tap, None);
     assert!(tap.forget(1));
@@ -168,7 +175,7 @@ fn an_answer_that_comes_too_late_is_counted_and_dropped() {
 #[test]
 fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
     let nameless = r#"{"id":null,"error":{"code":-32700}}"#;
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let (first, second) = (call(&tap, None), call(&tap, None));
     let open = || [&first, &second].map(|slot| slot.answer().is_none());
     told(&tap, nameless, None);
@@ -181,7 +188,7 @@ fn a_failure_without_an_id_strikes_the_only_call_or_the_one_it_replies_to() {
 
 #[test]
 fn text_that_is_no_message_breaks_the_call_it_replies_to() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let slot = call(&tap, None);
     told(&tap, "<html>", None);
     assert_eq!((answered(&slot), tap.noise().total()), (None, 1));
@@ -198,7 +205,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
             let _ = sender.send((name, event));
         }))
     };
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let first = call(&tap, sink("first"));
     let second = call(&tap, sink("second"));
     let progress = |token: &str| {
@@ -212,7 +219,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
         let (name, event) = receiver.try_recv().expect(token);
         assert_eq!(
             (name, event.kind, &*event.server_name),
-            ("second", "progress", "books")
+            ("second", EventKind::Progress, "books")
         );
         assert_eq!(format!("{:?}", event.params), params);
     }
@@ -231,7 +238,7 @@ async fn progress_reaches_the_call_whose_token_it_carries() {
 
 #[test]
 fn only_what_concerns_rmcp_reaches_it() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let changes = tap.tools_changed();
     for quiet in [
         "tools/list_changed",
@@ -255,7 +262,7 @@ fn only_what_concerns_rmcp_reaches_it() {
 
 #[test]
 fn a_second_handshake_means_that_the_tools_may_have_changed() {
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     let changes = tap.tools_changed();
     let answer = |id: i64| {
         let line = initialize(&tap, id);
@@ -382,7 +389,7 @@ fn the_handshake_gets_its_answer_in_a_form_that_rmcp_takes() {
 #[test]
 fn questions_are_rendered_around_what_was_given() {
     let raw = |text: &'static str| RawJson::parse(text.into()).unwrap();
-    let tap = Tap::new("books".into());
+    let tap = Tap::new("books".into(), None);
     for (ask, method, members) in [
         (
             Ask::ReadResource {
@@ -409,7 +416,7 @@ fn questions_are_rendered_around_what_was_given() {
             r#","ref":{"type": "ref/prompt"},"argument":{},"context":{"arguments":{}}"#,
         ),
     ] {
-        let slot = tap.open(Request::Ask(Box::new(ask)));
+        let slot = tap.open(Request::Ask(Box::new(ask)), None);
         let line = String::from_utf8(tap.render(&slot).to_vec()).unwrap();
         let id = slot.id;
         let expected = format!(
@@ -417,4 +424,72 @@ fn questions_are_rendered_around_what_was_given() {
         );
         assert_eq!(line, expected);
     }
+}
+
+fn log(tap: &Tap, params: Value, reply_to: Option<CallId>) {
+    let text = json!({"jsonrpc": "2.0", "method": "notifications/message", "params": params});
+    assert!(told(tap, &text.to_string(), reply_to).is_empty());
+}
+
+#[test]
+fn a_log_message_reaches_the_call_it_is_about_and_no_other_user() {
+    for (owner, to_all) in [(Some(UserId::new("ann")), "ab"), (None, "")] {
+        let heard = Arc::new(Mutex::new(Vec::new()));
+        let sink = |name: char| -> Option<EventSink> {
+            let heard = heard.clone();
+            Some(Arc::new(move |_: Event| lock(&heard).push(name)))
+        };
+        let tap = Tap::new("books".into(), owner);
+        let _calls = [call(&tap, sink('a')), call(&tap, sink('b'))];
+        let reached = || {
+            let mut names = std::mem::take(&mut *lock(&heard));
+            names.sort_unstable();
+            String::from_iter(names)
+        };
+        for (params, reply_to, expected) in [
+            (json!({"level": "info", "data": 1}), None, to_all),
+            (json!({"level": "odd"}), None, to_all),
+            (json!({"level": "info"}), Some(2), "b"),
+            (json!({"level": "info"}), Some(7), ""),
+            (json!({"_meta": {"progressToken": "1"}}), None, "a"),
+            (json!({"_meta": {"progressToken": 7}}), None, ""),
+        ] {
+            log(&tap, params.clone(), reply_to);
+            assert_eq!(reached(), expected, "{params} on {reply_to:?}");
+        }
+    }
+}
+
+#[test]
+fn only_a_modern_server_is_asked_for_logs_in_the_request() {
+    struct Warnings;
+    impl TakeEvent for Warnings {
+        fn interest(&self) -> Interest {
+            Interest::default().with_logs(LogLevel::Warning)
+        }
+
+        fn take(&self, event: Event) {
+            panic!("{event:?}");
+        }
+    }
+    let tap = Tap::new("books".into(), Some(UserId::new("ann")));
+    let slot = call(&tap, Some(Arc::new(Warnings)));
+    let rendered = |slot: &Slot| -> Value {
+        let line = tap.render(slot);
+        serde_json::from_slice::<Value>(&line).expect("JSON")["params"]["_meta"].take()
+    };
+    assert_eq!(rendered(&slot), json!({"progressToken": 1}));
+    let meta = br#","io.modelcontextprotocol/protocolVersion":"2026-07-28""#;
+    tap.standing_meta.set(meta.to_vec()).expect("unset");
+    assert_eq!(
+        rendered(&slot)["io.modelcontextprotocol/logLevel"],
+        "warning"
+    );
+    assert_eq!(
+        rendered(&call(&tap, None))
+            .as_object()
+            .map(|meta| meta.len()),
+        Some(2)
+    );
+    log(&tap, json!({"level": "notice"}), Some(1));
 }
